@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
  * contract: host/ops/; meaning: host/reference/attend.c.
- * Work split: a work-group owns one (row, KV head, split of the row's list) and computes all query
- * heads of the KV head; the length of a split depends only on the row's own list, from the entry of
- * the first slot that it sees on. A loop step is a block of WG_SIZE keys: a work-item owns a key,
- * and in step 3d 8 channels of every PARTS-th key. The softmax is online, with one rescaling per
- * block. */
+ * Work split: a work-group owns one (row, KV head, split of the row's list) and computes HEADS query
+ * heads of the KV head, all of them where local memory and registers hold as many; the length of a
+ * split depends only on the row's own list, from the entry of the first slot that it sees on. A loop
+ * step is a block of WG_SIZE keys: a work-item owns a key, and in step 3d 8 channels of every
+ * PARTS-th key. The softmax is online, with one rescaling per block. */
 #include "common.clh"
 #include "logit.clh"
 #ifndef HEAD_DIM
@@ -17,12 +17,16 @@
 #ifndef GROUP
 #define GROUP 4 /* query heads per KV head */
 #endif
+#ifndef HEADS
+#define HEADS GROUP /* of a work-group, at most */
+#endif
 #ifndef MOST_SPLITS
 #define MOST_SPLITS 64 /* of a row */
 #endif
 #ifndef LEAST_PAGES
 #define LEAST_PAGES 4 /* of a split */
 #endif
+#define SHARES     ((GROUP + HEADS - 1) / HEADS) /* work-groups that share the heads */
 #define CHUNKS     (HEAD_DIM / 8)
 #define PARTS      (WG_SIZE / CHUNKS)
 #define TILE_PAGES (WG_SIZE / PAGE_SIZE)
@@ -33,13 +37,15 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     REF_PARAMS(const int, count), uint capacity, REF_PARAMS(float, logits), ulong logit_stride,
     uint first, LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
     REF_PARAMS(float, lse), ulong lse_split_stride) {
-    __local float query[GROUP * HEAD_DIM];
-    __local float weight[GROUP][WG_SIZE]; /* logits, then probabilities, of the block */
-    __local float highest[GROUP][8];      /* of each eighth of the block */
-    __local float top[GROUP], old[GROUP]; /* running maximum, and the factor for what was before */
+    __local float query[HEADS * HEAD_DIM];
+    __local float weight[HEADS][WG_SIZE]; /* logits, then probabilities, of the block */
+    __local float highest[HEADS][8];      /* of each eighth of the block */
+    __local float top[HEADS], old[HEADS]; /* running maximum, and the factor for what was before */
     __local ulong page_of[WG_SIZE];       /* of each key of the block; ULONG_MAX: not seen */
     __local float8 sums[WG_SIZE];
-    const uint wi = (uint)get_local_id(0), head = (uint)get_group_id(1);
+    const uint wi = (uint)get_local_id(0), head = (uint)get_group_id(1) / SHARES;
+    const uint first_head = (uint)get_group_id(1) % SHARES * HEADS; /* of the group */
+    const uint heads = min(GROUP - first_head, (uint)HEADS);
     const uint split = (uint)get_group_id(0) % n_splits, turn = (uint)get_group_id(0) / n_splits;
     const uint row = first + turn; /* states of several splits are those of this turn's rows */
     if (row >= n_rows) return;
@@ -55,19 +61,20 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     const uint place = n_splits > 1 ? turn : row;
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
     kv += kv_offset + head * kv_head_stride;
-    q += q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM;
-    if (logits) logits += logits_offset + (ulong)owner * GROUP * logit_stride;
+    q += q_offset + row * q_stride + ((ulong)head * GROUP + first_head) * HEAD_DIM;
+    if (logits) logits += logits_offset + ((ulong)owner * GROUP + first_head) * logit_stride;
 
     const uint channel = wi % CHUNKS * 8, part = wi / CHUNKS;
-    float8 sum[GROUP];
-    float total[GROUP]; /* of this work-item's keys */
-    for (uint g = 0; g < GROUP; g++) {
+    float8 sum[HEADS];
+    float total[HEADS]; /* of this work-item's keys */
+    for (uint g = 0; g < HEADS; g++) {
         sum[g] = 0.0f;
         total[g] = 0.0f;
     }
-    for (uint i = wi; i < GROUP * HEAD_DIM; i += WG_SIZE)
-        query[i] = logit_scale * q[i]; /* the logit, not its sum before, must be finite */
-    if (wi < GROUP) top[wi] = -INFINITY;
+    for (uint i = wi; i < HEADS * HEAD_DIM; i += WG_SIZE) /* past the last head any number */
+        query[i] = logit_scale * q[min(i, heads * HEAD_DIM - 1)]; /* the logit, not its sum before,
+                                                                     must be finite */
+    if (wi < HEADS) top[wi] = -INFINITY;
     barrier(CLK_LOCAL_MEM_FENCE);
 
     for (uint tile = from + split * pages_a_split; tile < end; tile += TILE_PAGES) {
@@ -84,35 +91,35 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
         }
         page_of[wi] = live ? at : ULONG_MAX;
         /* 3a. the key's logit with every query head */
-        float4 dot4[GROUP];
-        for (uint g = 0; g < GROUP; g++)
+        float4 dot4[HEADS];
+        for (uint g = 0; g < HEADS; g++)
             dot4[g] = 0.0f;
         const kv_row key_row = row_of(kv + at, PAGE_SIZE, wi % PAGE_SIZE, slot_stride);
         if (live)
             for (uint c = 0; c < HEAD_DIM; c += 8) {
                 const float8 key = row8(key_row, c);
-                for (uint g = 0; g < GROUP; g++) {
+                for (uint g = 0; g < HEADS; g++) {
                     const float8 x = vload8(0, query + g * HEAD_DIM + c);
                     dot4[g] = fma(x.lo, key.lo, fma(x.hi, key.hi, dot4[g]));
                 }
             }
-        for (uint g = 0; g < GROUP; g++) {
+        for (uint g = 0; g < HEADS; g++) {
             const float2 pair = dot4[g].lo + dot4[g].hi;
             const float logit = live ? logit_of(LOGIT_RULE, pair.x + pair.y) : -INFINITY;
             weight[g][wi] = logit;
-            if (logits && live) logits[g * logit_stride + slot] = logit;
+            if (logits && live && g < heads) logits[g * logit_stride + slot] = logit;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 
         /* 3b. the block's maximum of each head, and the factor for the sums so far */
-        for (uint i = wi; i < GROUP * 8; i += WG_SIZE) {
+        for (uint i = wi; i < HEADS * 8; i += WG_SIZE) {
             float m = -INFINITY;
             for (uint j = 0; j < EIGHTHS; j++)
                 m = fmax(m, weight[i / 8][i % 8 * EIGHTHS + j]);
             highest[i / 8][i % 8] = m;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (wi < GROUP) {
+        if (wi < HEADS) {
             float m = top[wi];
             for (uint j = 0; j < 8; j++)
                 m = fmax(m, highest[wi][j]);
@@ -122,7 +129,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
         barrier(CLK_LOCAL_MEM_FENCE);
 
         /* 3c. probabilities; a key that is not seen keeps 0 */
-        for (uint g = 0; g < GROUP; g++) {
+        for (uint g = 0; g < HEADS; g++) {
             const float p = live ? exp(weight[g][wi] - top[g]) : 0.0f;
             total[g] = total[g] * old[g] + p;
             weight[g][wi] = p;
@@ -137,14 +144,14 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
                 const float8 value = value8(value_row_of(kv + page_of[key] + value_offset,
                                                          PAGE_SIZE, key % PAGE_SIZE, slot_stride),
                                             channel);
-                for (uint g = 0; g < GROUP; g++)
+                for (uint g = 0; g < HEADS; g++)
                     sum[g] = fma((float8)(weight[g][key]), value, sum[g]);
             }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 
     /* 4. the states as results: sums over work-items and parts, in order */
-    for (uint g = 0; g < GROUP; g++) {
+    for (uint g = 0; g < HEADS && g < heads; g++) {
         weight[g][wi] = total[g];
         sums[wi] = sum[g];
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -157,11 +164,11 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
                 all += sums[wi + i * CHUNKS];
             vstore8(whole == 0.0f ? (float8)(0.0f) : all / whole, 0,
                     out + out_offset + split * out_split_stride + place * out_stride +
-                        (ulong)(head * GROUP + g) * HEAD_DIM + channel);
+                        (ulong)(head * GROUP + first_head + g) * HEAD_DIM + channel);
         }
         if (lse && wi == 0)
             lse[lse_offset + split * lse_split_stride +
-                ((ulong)place * n_kv_heads + head) * GROUP + g] =
+                ((ulong)place * n_kv_heads + head) * GROUP + first_head + g] =
                 whole == 0.0f ? -INFINITY : top[g] + log(whole);
         barrier(CLK_LOCAL_MEM_FENCE);
     }

@@ -61,7 +61,7 @@ static void compact_rows(const lane *l, __global element *rows, ulong page_strid
 }
 
 #if HAS_BLOCKS
-#define MOST_SCALES 16 /* of a row */
+#define MOST_SCALES 32 /* of a row: pairs of 16 blocks */
 /* What lies behind all rows of K or V, `n` numbers a row; rows of `row_bytes` begin at `first` of page
  * 0. */
 static void compact_scales(const lane *l, __global element *first, ulong page_stride,

@@ -10,7 +10,9 @@
 #include "common.clh"
 #include "logit.clh"
 #include "observe.clh"
-#define MOST_DIM 256
+#ifndef MOST_DIM
+#define MOST_DIM 256 /* channels of a head */
+#endif
 #define ROWS         8
 #define FOR_EACH_ROW _Pragma("unroll") for (uint r = 0; r < ROWS; r++)
 

@@ -19,7 +19,14 @@ typedef struct cu_kv {
     rows; /* elements of the cache's dtype; 16-byte aligned, strides multiples of 16 bytes */
     uint64_t page_stride, head_stride, slot_stride, value_offset;
     uint32_t page_size, page_shift; /* page_size = 1 << page_shift */
+    uint32_t dim, unused;           /* of a head */
 } cu_kv;
+
+/* Kernels that are compiled for a head dim have its number in their names. Those with CU_ANY_DIM take
+ * any up to that, from cu_kv, for heads whose dim has no kernels of its own. */
+#define CU_ANY_DIM 512u
+#define CU_DIM_OF(dim)                                                                             \
+    ((dim) == 64u || (dim) == 80u || (dim) == 96u || (dim) == 128u || (dim) == 256u)
 
 typedef struct cu_bounds_rows {
     CU_PTR(void) rows; /* alignment as cu_kv */
@@ -143,14 +150,22 @@ typedef struct cu_rotate_args {
 
 /* ---- score, mass, select ---- */
 
-/* Warp lanes that take a row of `dim` channels, 8 each: a power of two, some may be idle. */
+/* Warp lanes that take a row of `dim` channels, 8 each: a power of two, some may be idle. Of longer
+ * rows than a warp takes at once each has CU_ROW_TURNS times 8. */
 #define CU_ROW_LANES(dim) ((dim) <= 64 ? 8u : (dim) <= 128 ? 16u : 32u)
+#define CU_ROW_TURNS(dim) ((dim) <= 256 ? 1u : 2u)
+/* Where a thread has 8 channels and rows do not share a warp's blocks: threads of a row. */
+#define CU_ROW_THREADS(dim) (CU_ROW_LANES(dim) * CU_ROW_TURNS(dim))
 
 /* A turn: a warp scores CU_SCORE_STEPS times as many pages at once as its warp lanes hold. */
 #define CU_SCORE_THREADS   256u
 #define CU_SCORE_STEPS     4u
 #define CU_SCORE_TURN(dim) (CU_SCORE_STEPS * (32u / CU_ROW_LANES(dim)))
-/* Dynamic shared memory: 2*group*dim floats, the positive and negative parts of the queries. */
+/* Dynamic shared memory: 2*heads*dim floats, the positive and negative parts of the queries, of a
+ * group with at most CU_SCORE_GROUP query heads of all. Kernels for CU_ANY_DIM, which take larger
+ * ones too, have CU_SCORE_HEADS at a time. */
+#define CU_SCORE_GROUP 16u
+#define CU_SCORE_HEADS 8u
 typedef struct cu_score_args {
     cu_kv kv;
     cu_bounds_rows bounds;
@@ -265,6 +280,7 @@ typedef struct cu_replace_args {
 #define CU_ATTEND_CHUNKS 32u /* most chunks per row; a warp lane each when they are merged */
 #define CU_ATTEND_SPLIT  32u /* a page if that is more */
 #define CU_ATTEND_HEADS  8u
+#define CU_ATTEND_LONG   4u   /* of heads with CU_ANY_DIM, whose sums take more registers */
 #define CU_ATTEND_AGAIN  256u /* tokens of a partial sum in fp32; a multiple of a page */
 /* The form for matrix units. Keys are copied to shared memory in stages, CU_ATTEND_KEYS rows of K,
  * then as many of V (twice as many where a tile of rows shares them, followed by their positions).
@@ -395,13 +411,13 @@ typedef struct cu_value_score_args {
 
 /* Products of a tile of cached rows with rows of weights: slots and weights of a block, channels of
  * a panel of weights, bytes of dynamic shared memory. */
-#define CU_PROJECT_THREADS 128u
-#define CU_PROJECT_SLOTS   64u
-#define CU_PROJECT_ROWS    128u
-#define CU_PROJECT_DEPTH   16u
-#define CU_PROJECT_PITCH   (CU_PROJECT_ROWS + 4u)
+#define CU_PROJECT_SLOTS(dim)     ((dim) <= 256u ? 64u : 32u)
+#define CU_PROJECT_THREADS(slots) (2u * (slots))
+#define CU_PROJECT_ROWS           128u
+#define CU_PROJECT_DEPTH          16u
+#define CU_PROJECT_PITCH          (CU_PROJECT_ROWS + 4u)
 #define CU_PROJECT_SHARED(dim)                                                                     \
-    (4u * ((dim) * CU_PROJECT_SLOTS + CU_PROJECT_DEPTH * CU_PROJECT_PITCH))
+    (4u * ((dim)*CU_PROJECT_SLOTS(dim) + CU_PROJECT_DEPTH * CU_PROJECT_PITCH))
 
 typedef struct cu_value_norm_args {
     cu_slots slots;
@@ -556,14 +572,14 @@ typedef struct cu_argmax_args {
 /* ---- observe, fuse ---- */
 
 /* A block takes CU_OBSERVE_KEYS slots, two per warp lane, and CU_OBSERVE_ROWS rows at a time, 8 per
- * warp. Dynamic shared memory: its keys, rows of the cache's dtype 16 bytes apart, then the
- * queries. */
+ * warp. Dynamic shared memory: its keys, rows of the cache's dtype 16 bytes apart, unless dims are
+ * CU_ANY_DIM, then the queries. */
 #define CU_OBSERVE_THREADS      128u
 #define CU_OBSERVE_KEYS         64u
 #define CU_OBSERVE_ROWS         32u
 #define CU_OBSERVE_KEYS_OF(row) (CU_OBSERVE_KEYS * ((row) + 16u)) /* bytes; row: bytes of one */
-#define CU_OBSERVE_SHARED(dim, row)                                                                \
-    (CU_OBSERVE_KEYS_OF(row) + CU_OBSERVE_ROWS * (dim) * (uint32_t)sizeof(float))
+#define CU_OBSERVE_QUERIES(dim)     (CU_OBSERVE_ROWS * (dim) * (uint32_t)sizeof(float))
+#define CU_OBSERVE_SHARED(dim, row) (CU_OBSERVE_KEYS_OF(row) + CU_OBSERVE_QUERIES(dim))
 
 typedef struct cu_observe_args {
     cu_kv kv;

@@ -15,18 +15,21 @@ DEVICE void decode(const cu_attend_args &a, attend_block<D, G> &b) {
     const attend_share share = attend_share_of(a, l);
     if (blockIdx.x >= share.chunks) return;
     const uint32_t heads = min(a.batch.group - first, (uint32_t)G);
-    attend_sums<G> s;
+    typedef attend_plain_shape<D, G> shape;
+    attend_sums<D, G> s;
     attend_plain<T, D, G>(a, l, first, heads, share.begin, share.end, s);
 
     attend_state<D, G> &state = b.of[warp_id()];
-    const uint32_t channel = lane_id() * 8;
 #pragma unroll
     for (int g = 0; g < G; g++) {
         if (lane_id() == 0) {
             state.top[g] = s.top[g];
             state.total[g] = s.total[g];
         }
-        if (channel < D) store_8(s.sum[g], &state.sum[g][channel]);
+#pragma unroll
+        for (uint32_t i = 0; i < shape::EACH && lane_id() < shape::LANES; i++)
+            if (shape::channel(i / 8) < dim_of<D>(a.kv))
+                state.sum[g][shape::channel(i / 8) + i % 8] = s.sum[g][i];
     }
     attend_finish(a, l, share, first, heads, b);
 }
@@ -40,4 +43,10 @@ DEVICE void decode(const cu_attend_args &a, attend_block<D, G> &b) {
 #define ATTEND_DECODES(type, tag, dim)                                                             \
     ATTEND_DECODE(type, tag, dim, 1)                                                               \
     ATTEND_DECODE(type, tag, dim, 4) ATTEND_DECODE(type, tag, dim, 8)
-FOR_EACH_KV_TYPE_AND_DIM(ATTEND_DECODES)
+#define ATTEND_DECODES_OWN(type, tag) FOR_EACH_OWN_DIM_OF(ATTEND_DECODES, type, tag)
+FOR_EACH_KV_TYPE(ATTEND_DECODES_OWN)
+#ifndef ONLY_DIM_128
+#define ATTEND_DECODES_ANY(type, tag) /* of CU_ATTEND_LONG heads at most */                        \
+    ATTEND_DECODE(type, tag, 512, 1) ATTEND_DECODE(type, tag, 512, 4)
+FOR_EACH_KV_TYPE(ATTEND_DECODES_ANY)
+#endif

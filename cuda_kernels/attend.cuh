@@ -135,26 +135,39 @@ template <int D, int G> struct attend_block {
 
 /* ---- One warp, plain ------------------------------------------------------------------------- */
 
-/* A warp lane has 8 channels; LANES warp lanes share a key, so that a warp has KEYS keys at a time.
- * STEPS times as many share a maximum. */
+/* A warp lane has TURNS times 8 channels; LANES warp lanes share a key, so that a warp has KEYS keys
+ * at a time. STEPS times as many share a maximum. */
 template <int D, int G> struct attend_plain_shape {
     static constexpr uint32_t LANES = D > 128 ? 32 : 16, KEYS = WARP / LANES, STEPS = G > 4 ? 2 : 4;
+    static constexpr uint32_t TURNS = CU_ROW_TURNS(D), EACH = 8 * TURNS;
+
+    /* The lane's channels of a turn, 8 from there on. */
+    DEVICE static uint32_t channel(uint32_t turn) {
+        return (turn * LANES + lane_id() % LANES) * 8;
+    }
 };
-template <int G> struct attend_sums { float sum[G][8], top[G], total[G]; };
+template <int D, int G> struct attend_sums {
+    float sum[G][attend_plain_shape<D, G>::EACH], top[G], total[G];
+};
 
 /* A row of K or, VALUE, of V; zeros if it is not seen. */
 template <typename T, int D, bool VALUE>
 DEVICE void attend_plain_row(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
-                             uint32_t in_page, bool seen, float (&x)[8]) {
-    const uint32_t channel = lane_id() % (D > 128 ? 32 : 16) * 8;
+                             uint32_t in_page, bool seen,
+                             float (&x)[attend_plain_shape<D, 1>::TURNS][8]) {
+    typedef attend_plain_shape<D, 1> shape;
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        x[i] = 0.0f;
-    if (!seen || channel >= D) return;
-    if constexpr (VALUE)
-        load_8(value_of<T>(a.kv, p.id, l.head, in_page), channel, x);
-    else
-        load_8(key_of<T>(a.kv, p.id, l.head, in_page), channel, x);
+    for (uint32_t i = 0; i < shape::EACH; i++)
+        x[i / 8][i % 8] = 0.0f;
+#pragma unroll
+    for (uint32_t turn = 0; turn < shape::TURNS; turn++) {
+        const uint32_t channel = shape::channel(turn);
+        if (!seen || channel >= dim_of<D>(a.kv)) return;
+        if constexpr (VALUE)
+            load_8(value_of<T>(a.kv, p.id, l.head, in_page), channel, x[turn]);
+        else
+            load_8(key_of<T>(a.kv, p.id, l.head, in_page), channel, x[turn]);
+    }
 }
 
 /* Keeps the logits of a slot, if they are asked for: all lanes that share its key have them,
@@ -175,11 +188,13 @@ DEVICE void attend_plain_keep(const cu_attend_args &a, const attend_lane &l, uin
  * there. logits may be NULL. */
 template <typename T, int D, int G>
 DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
-                              uint32_t in_page, const float (&query)[G][8], float *logits,
-                              uint32_t heads, attend_sums<G> &s) {
+                              uint32_t in_page,
+                              const float (&query)[G][attend_plain_shape<D, G>::EACH],
+                              float *logits, uint32_t heads, attend_sums<D, G> &s) {
     typedef attend_plain_shape<D, G> shape;
+    constexpr int EACH = shape::EACH;
     const float rest = a.logit.scale / power_of(a.logit.scale);
-    float weight[shape::STEPS][G], x[8];
+    float weight[shape::STEPS][G], x[shape::TURNS][8];
     bool seen[shape::STEPS];
     /* 2. which slots count, 3a. and their logits */
 #pragma unroll
@@ -191,8 +206,8 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
         for (int g = 0; g < G; g++) {
             float dot = 0.0f;
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                dot = fmaf(query[g][i], x[i], dot);
+            for (int i = 0; i < EACH; i++)
+                dot = fmaf(query[g][i], x[i / 8][i % 8], dot);
 #pragma unroll
             for (uint32_t mask = shape::LANES / 2; mask > 0; mask /= 2)
                 dot += shuffle_xor(dot, mask);
@@ -212,7 +227,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
         s.top[g] = top;
         s.total[g] *= old;
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < EACH; i++)
             s.sum[g][i] *= old;
 #pragma unroll
         for (uint32_t step = 0; step < shape::STEPS; step++)
@@ -228,13 +243,13 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
 #pragma unroll
         for (int g = 0; g < G; g++)
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                s.sum[g][i] = fmaf(weight[step][g], x[i], s.sum[g][i]);
+            for (int i = 0; i < EACH; i++)
+                s.sum[g][i] = fmaf(weight[step][g], x[i / 8][i % 8], s.sum[g][i]);
     }
 }
 
 /* Joins the sums of warp lanes that have the same channels of different keys. */
-template <int G> DEVICE void attend_plain_join(attend_sums<G> &s) {
+template <int D, int G> DEVICE void attend_plain_join(attend_sums<D, G> &s) {
 #pragma unroll
     for (int g = 0; g < G; g++) {
         const float other = shuffle_xor(s.top[g], 16u), top = fmaxf(s.top[g], other);
@@ -243,31 +258,32 @@ template <int G> DEVICE void attend_plain_join(attend_sums<G> &s) {
         s.top[g] = top;
         s.total[g] = s.total[g] * mine + shuffle_xor(s.total[g], 16u) * its;
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (uint32_t i = 0; i < attend_plain_shape<D, G>::EACH; i++)
             s.sum[g][i] = s.sum[g][i] * mine + shuffle_xor(s.sum[g][i], 16u) * its;
     }
 }
 
 /* Entries begin to end of a row for `heads` query heads of the group from the first-th on; their logits
- * are kept if they are asked for. In the first LANES lanes: 8 channels a lane. */
+ * are kept if they are asked for. In the first LANES lanes: the lane's channels. */
 template <typename T, int D, int G>
 DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, uint32_t first,
-                         uint32_t heads, uint32_t begin, uint32_t end, attend_sums<G> &s) {
+                         uint32_t heads, uint32_t begin, uint32_t end, attend_sums<D, G> &s) {
     typedef attend_plain_shape<D, G> shape;
-    const float *q = attend_query_of(a, l, first, D);
+    const uint32_t dim = dim_of<D>(a.kv), part = lane_id() / shape::LANES;
+    const float *q = attend_query_of(a, l, first, dim);
     float *logits = attend_logits_of(a, l, first);
-    const uint32_t channel = lane_id() % shape::LANES * 8, part = lane_id() / shape::LANES;
     const float power = power_of(a.logit.scale);
-    float query[G][8];
+    float query[G][shape::EACH];
 #pragma unroll
     for (int g = 0; g < G; g++) {
         s.top[g] = -INFINITY;
         s.total[g] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (uint32_t i = 0; i < shape::EACH; i++) {
+            const uint32_t channel = shape::channel(i / 8) + i % 8;
             s.sum[g][i] = 0.0f;
             query[g][i] = 0.0f;
-            if ((uint32_t)g < heads && channel < D) query[g][i] = power * q[g * D + channel + i];
+            if ((uint32_t)g < heads && channel < dim) query[g][i] = power * q[g * dim + channel];
         }
     }
     /* 1. every entry of the split; their ids are read 32 at a time, one a lane */
@@ -281,24 +297,24 @@ DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, uint32_t
                                        heads, s);
         }
     }
-    if (shape::KEYS == 2) attend_plain_join(s);
+    if (shape::KEYS == 2) attend_plain_join<D, G>(s);
 }
 
 /* The same for one query head in parts of CU_ATTEND_AGAIN slots, so that no fp32 sum is long. */
 template <typename T, int D>
 DEVICE void attend_plain_parts(const cu_attend_args &a, const attend_lane &l, uint32_t head,
-                               uint32_t begin, uint32_t end, attend_sums<1> &s) {
+                               uint32_t begin, uint32_t end, attend_sums<D, 1> &s) {
     const uint32_t size = CU_ATTEND_AGAIN >> a.kv.page_shift;
     attend_plain<T, D, 1>(a, l, head, 1, begin, min(begin + size, end), s);
     for (begin += size; begin < end; begin += size) {
-        attend_sums<1> part;
+        attend_sums<D, 1> part;
         attend_plain<T, D, 1>(a, l, head, 1, begin, min(begin + size, end), part);
         const float top = fmaxf(s.top[0], part.top[0]), base = attend_base(top);
         const float old = expf(s.top[0] - base), its = expf(part.top[0] - base);
         s.top[0] = top;
         s.total[0] = s.total[0] * old + part.total[0] * its;
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (uint32_t i = 0; i < attend_plain_shape<D, 1>::EACH; i++)
             s.sum[0][i] = s.sum[0][i] * old + part.sum[0][i] * its;
     }
 }
@@ -313,7 +329,8 @@ template <int D>
 DEVICE void attend_write(const cu_attend_args &a, const attend_lane &l, uint32_t head_in_group,
                          uint32_t channel, const attend_result &r) {
     const uint64_t head = (uint64_t)l.head * a.batch.group + head_in_group;
-    a.out.at[l.row * a.out.stride + head * D + channel] = r.total == 0.0f ? 0.0f : r.sum / r.total;
+    a.out.at[l.row * a.out.stride + head * dim_of<D>(a.kv) + channel] =
+        r.total == 0.0f ? 0.0f : r.sum / r.total;
     if (a.lse && channel == 0)
         a.lse[(uint64_t)l.row * a.batch.n_kv_heads * a.batch.group + head] =
             r.total == 0.0f ? -INFINITY : r.top + logf(r.total);
@@ -350,12 +367,12 @@ template <int D, uint32_t WARPS = 1> struct attend_joined {
  * state's weight. A state that holds nothing leaves the same bits as one that is not there. Many
  * sums are on their way at once, the first while the weights are found. */
 template <int D, uint32_t WARPS = 1>
-DEVICE attend_joined<D, WARPS> attend_join_states(const float *states, uint64_t stride,
-                                                  uint32_t first, uint32_t end) {
+DEVICE attend_joined<D, WARPS> attend_join_states(uint32_t dim, const float *states,
+                                                  uint64_t stride, uint32_t first, uint32_t end) {
     typedef attend_joined<D, WARPS> joined;
     constexpr uint32_t N = joined::N, AHEAD = N == 1 ? WARP : 64 / N;
     const bool live = first <= lane_id() && lane_id() < end;
-    const float *mine = states + (live ? lane_id() : first) * stride + D;
+    const float *mine = states + (live ? lane_id() : first) * stride + dim;
     const float its_top = live ? mine[0] : -INFINITY, its_total = live ? mine[1] : 0.0f;
     joined r = {};
     float weight = 0.0f;
@@ -365,7 +382,7 @@ DEVICE attend_joined<D, WARPS> attend_join_states(const float *states, uint64_t 
         for (uint32_t u = 0; u < AHEAD; u++)
 #pragma unroll
             for (uint32_t i = 0; i < N; i++)
-                x[u][i] = states[min(begin + u, end - 1) * stride + min(r.channel(i), D - 1u)];
+                x[u][i] = states[min(begin + u, end - 1) * stride + min(r.channel(i), dim - 1u)];
         if (begin == first) {
             r.top = warp_max(its_top);
             weight = expf(its_top - attend_base(r.top));
@@ -387,7 +404,7 @@ DEVICE void attend_write_joined(const cu_attend_args &a, const attend_lane &l,
                                 uint32_t head_in_group, const attend_joined<D, WARPS> &r) {
 #pragma unroll
     for (uint32_t i = 0; i < r.N; i++)
-        if (r.channel(i) < D)
+        if (r.channel(i) < dim_of<D>(a.kv))
             attend_write<D>(a, l, head_in_group, r.channel(i), {r.sum[i], r.top, r.total});
 }
 
@@ -396,15 +413,17 @@ DEVICE void attend_write_joined(const cu_attend_args &a, const attend_lane &l,
 template <int D, int G>
 DEVICE void attend_join_chunks(const cu_attend_args &a, const attend_lane &l, const float *states,
                                uint64_t stride, uint32_t chunks, uint32_t first, uint32_t heads) {
+    const uint32_t dim = dim_of<D>(a.kv);
     if (heads <= 2) {
         for (uint32_t g = 0; g < heads; g++)
             attend_write_joined<D>(
                 a, l, first + g,
-                attend_join_states<D, CU_ATTEND_WARPS>(states + g * (D + 2), stride, 0, chunks));
+                attend_join_states<D, CU_ATTEND_WARPS>(dim, states + g * (dim + 2), stride, 0,
+                                                       chunks));
     } else if (G > 1) {
         for (uint32_t g = warp_id(); g < heads; g += CU_ATTEND_WARPS)
             attend_write_joined<D>(a, l, first + g,
-                                   attend_join_states<D>(states + g * (D + 2), stride, 0, chunks));
+                                   attend_join_states<D>(dim, states + g * (dim + 2), stride, 0, chunks));
     }
 }
 
@@ -413,24 +432,25 @@ DEVICE void attend_join_chunks(const cu_attend_args &a, const attend_lane &l, co
 template <int D, int G>
 DEVICE void attend_finish(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
                           uint32_t first, uint32_t heads, attend_block<D, G> &b) {
-    const uint64_t stride = (uint64_t)a.batch.group * (D + 2); /* from chunk to chunk */
+    const uint32_t dim = dim_of<D>(a.kv);
+    const uint64_t stride = (uint64_t)a.batch.group * (dim + 2); /* from chunk to chunk */
     float *states = a.states;
     if (share.chunks > 1)
         states += ((uint64_t)blockIdx.z * a.batch.n_kv_heads + l.head) * a.chunks * stride +
-                  first * (D + 2);
+                  first * (dim + 2);
     block_sync();
-    for (uint32_t i = threadIdx.x; i < heads * D; i += blockDim.x) {
-        const uint32_t g = i / D, channel = i % D;
+    for (uint32_t i = threadIdx.x; i < heads * dim; i += blockDim.x) {
+        const uint32_t g = i / dim, channel = i % dim;
         const attend_result r = attend_join(b, share.splits, g, channel);
         if (share.chunks == 1) {
             attend_write<D>(a, l, first + g, channel, r);
             continue;
         }
-        float *state = states + blockIdx.x * stride + g * (D + 2);
+        float *state = states + blockIdx.x * stride + g * (dim + 2);
         state[channel] = r.sum;
         if (channel == 0) {
-            state[D] = r.top;
-            state[D + 1] = r.total;
+            state[dim] = r.top;
+            state[dim + 1] = r.total;
         }
     }
     if (share.chunks == 1) return;

@@ -173,7 +173,7 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
     warp_sync();
     for (uint32_t g = 0; g < heads; g++) {
         if ((doubtful >> 4 * g & 15) == 0) continue;
-        attend_sums<1> plain;
+        attend_sums<D, 1> plain;
         attend_plain_parts<T, D>(a, l, first + g, share.begin, share.end, plain);
         if (lane_id() == 0) {
             state.top[g] = plain.top[0];
@@ -218,11 +218,11 @@ DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
         DYNAMIC_SHARED(unsigned char, shared);                                                     \
         decode<true, type, dim>(a, shared);                                                        \
     }
-FOR_EACH_DIM_OF(ATTEND_DECODE, f16, f16)
-FOR_EACH_DIM_OF(ATTEND_DECODE, bf16, bf16)
-FOR_EACH_DIM_OF(ATTEND_DECODE, q8, q8)
-FOR_EACH_DIM_OF(ATTEND_DECODE, k8v4, k8v4)
-FOR_EACH_DIM_OF(ATTEND_DECODE, q4, q4)
+FOR_EACH_OWN_DIM_OF(ATTEND_DECODE, f16, f16)
+FOR_EACH_OWN_DIM_OF(ATTEND_DECODE, bf16, bf16)
+FOR_EACH_OWN_DIM_OF(ATTEND_DECODE, q8, q8)
+FOR_EACH_OWN_DIM_OF(ATTEND_DECODE, k8v4, k8v4)
+FOR_EACH_OWN_DIM_OF(ATTEND_DECODE, q4, q4)
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
@@ -401,7 +401,7 @@ DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_ro
         const uint32_t row = shuffle(r.row, 4 * n), g = shuffle(r.head, 4 * n);
         l = attend_lane_of(a, row, head);
         const uint32_t entries = CU_ATTEND_PIECE >> a.kv.page_shift;
-        attend_sums<1> plain;
+        attend_sums<D, 1> plain;
         attend_plain_parts<T, D>(a, l, g, max(l.from, piece * entries),
                                  min(l.entries, (piece + 1) * entries), plain);
         state = states ? states + n * (D + 2) : nullptr;
@@ -492,11 +492,11 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
         DYNAMIC_SHARED(stage, stages);                                                             \
         tiles<type, dim>(a, stages);                                                               \
     }
-FOR_EACH_DIM_OF(ATTEND_TILES, f16, f16)
-FOR_EACH_DIM_OF(ATTEND_TILES, bf16, bf16)
-FOR_EACH_DIM_OF(ATTEND_TILES, q8, q8)
-FOR_EACH_DIM_OF(ATTEND_TILES, k8v4, k8v4)
-FOR_EACH_DIM_OF(ATTEND_TILES, q4, q4)
+FOR_EACH_OWN_DIM_OF(ATTEND_TILES, f16, f16)
+FOR_EACH_OWN_DIM_OF(ATTEND_TILES, bf16, bf16)
+FOR_EACH_OWN_DIM_OF(ATTEND_TILES, q8, q8)
+FOR_EACH_OWN_DIM_OF(ATTEND_TILES, k8v4, k8v4)
+FOR_EACH_OWN_DIM_OF(ATTEND_TILES, q4, q4)
 
 /* ---- Joining the pieces of tiles ------------------------------------------------------------- */
 
@@ -532,7 +532,7 @@ template <int D> DEVICE void join(const cu_attend_args &a) {
     const uint64_t stride = (uint64_t)a.tile_rows * (D + 2);
     float *states = tile_states<D>(a, t.tile, t.head) + (uint64_t)t.own * (D + 2);
     float *before = states + (a.chunks - 1) * stride;
-    attend_joined<D> r = attend_join_states<D>(states, stride, first - a.piece, end - a.piece);
+    attend_joined<D> r = attend_join_states<D>(D, states, stride, first - a.piece, end - a.piece);
     if (range.piece < a.piece) add_state<D>(r, before);
     attend_lane l = {};
     l.row = t.first + t.own / a.batch.group;

@@ -3,7 +3,8 @@
  * -/+ width standard deviations, or the mean twice; NaN if a key is NaN.
  * contract: host/ops/; meaning: host/reference/bounds.c.
  * Work split: a thread owns 8 channels of one (page, KV head); a loop step reads 4 slots. Bounds of
- * q8 have as many warp lanes a pair as a side has, so that blocks do not lie in two warps. */
+ * q8 have as many threads a pair as a side has lanes, or two warps, so that blocks do not lie in two
+ * warps. */
 #include "q8.cuh"
 
 #define MINMAX 0u /* tamis_bounds_kind */
@@ -142,7 +143,7 @@ DEVICE B *bounds_at(const cu_bounds_rows &bounds, int32_t page, uint32_t head) {
 }
 
 template <typename T, uint32_t DIM> DEVICE void bounds_of_pages(const cu_bounds_args &a) {
-    const uint32_t chunks = DIM / 8;
+    const uint32_t dim = dim_of<DIM>(a.kv), chunks = dim / 8;
     FOR_EACH_ITEM(i, (uint64_t)a.n * a.n_kv_heads * chunks) {
         const uint32_t channel = i % chunks * 8;
         const uint64_t pair = i / chunks;
@@ -153,7 +154,7 @@ template <typename T, uint32_t DIM> DEVICE void bounds_of_pages(const cu_bounds_
         pair_of<T>(a, page_keys<T>{a.kv, kv_rows<T>::of(a.kv, page, head, 0, 0), channel}, lo, hi);
         T *to = bounds_at<T>(a.bounds, page, head) + channel;
         store_8(lo, to);
-        store_8(hi, to + DIM);
+        store_8(hi, to + dim);
     }
 }
 
@@ -181,11 +182,11 @@ DEVICE void store_pair(const cu_bounds_args &a, const float (&lo)[8], const floa
 }
 
 template <typename T> DEVICE void bounds_to_q8(const cu_bounds_args &a) {
-    const uint32_t lanes = CU_ROW_LANES(a.dim);
-    const uint64_t n = (uint64_t)a.n * a.n_kv_heads * lanes;
+    const uint32_t threads = CU_ROW_THREADS(a.dim);
+    const uint64_t n = (uint64_t)a.n * a.n_kv_heads * threads;
     FOR_EACH_ITEM(i, (n + WARP - 1) / WARP * WARP) { /* whole warps */
-        const uint32_t channel = i % lanes * 8;
-        const uint64_t pair = i / lanes;
+        const uint32_t channel = i % threads * 8;
+        const uint64_t pair = i / threads;
         const uint32_t head = pair % a.n_kv_heads;
         const int32_t page = i < n && channel < a.dim ? a.pages[pair / a.n_kv_heads] : -1;
         const bool live = page >= 0;

@@ -242,6 +242,11 @@ DEVICE float larger(float a, float b) {
 
 /* ---- The cache ------------------------------------------------------------------------------- */
 
+/* The channels of a head in a kernel for head dim DIM: a constant unless that is CU_ANY_DIM. */
+template <uint32_t DIM> DEVICE uint32_t dim_of(const cu_kv &kv) {
+    return DIM == CU_ANY_DIM ? kv.dim : DIM;
+}
+
 /* The page ids of a row's lane. */
 DEVICE const int32_t *lane_pages(const cu_batch &b, uint32_t row, uint32_t head) {
     return b.table + b.row_seq[row] * b.seq_stride + head * b.head_stride;
@@ -339,11 +344,14 @@ template <> constexpr uint32_t NUMBER_OF<q4> = 5;
 #define FOR_EACH_BOUNDS_TYPE(X) FOR_EACH_TYPE(X) X(q8, q8)
 #define FOR_EACH_ROW_TYPE(X)    FOR_EACH_BOUNDS_TYPE(X) X(q4, q4)
 #define FOR_EACH_KV_TYPE(X)     FOR_EACH_ROW_TYPE(X) X(k8v4, k8v4)
+/* Head dims with kernels of their own (CU_DIM_OF); the same, and CU_ANY_DIM. */
 #ifdef ONLY_DIM_128 /* for who looks at code that all dims share */
-#define FOR_EACH_DIM_OF(X, type, tag) X(type, tag, 128)
+#define FOR_EACH_OWN_DIM_OF(X, type, tag) X(type, tag, 128)
+#define FOR_EACH_DIM_OF(X, type, tag)     X(type, tag, 128)
 #else
-#define FOR_EACH_DIM_OF(X, type, tag)                                                              \
+#define FOR_EACH_OWN_DIM_OF(X, type, tag)                                                          \
     X(type, tag, 64) X(type, tag, 80) X(type, tag, 96) X(type, tag, 128) X(type, tag, 256)
+#define FOR_EACH_DIM_OF(X, type, tag) FOR_EACH_OWN_DIM_OF(X, type, tag) X(type, tag, 512)
 #endif
 #define FOR_EACH_TYPE_AND_DIM(X)                                                                   \
     FOR_EACH_DIM_OF(X, float, f32) FOR_EACH_DIM_OF(X, f16, f16) FOR_EACH_DIM_OF(X, bf16, bf16)

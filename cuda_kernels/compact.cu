@@ -11,7 +11,7 @@
 #define ROWS        (CU_COMPACT_THREADS / CU_COMPACT_WIDE)
 #define TILE        (ROWS * HELD)
 #define NONE        0xffffffffu
-#define MOST_WORDS  16u /* behind the rows, of a row */
+#define HELD_WORDS  16u /* behind the rows, of a row */
 
 struct lane_args {
     const int32_t *pages, *to, *list;
@@ -57,20 +57,21 @@ DEVICE void compact_rows(const lane_args &l, char *rows, bool live, uint64_t pag
     }
 }
 
-/* What lies behind the rows of K or V, `n` words a row, from those of slot 0 of page 0 on;
- * `page_stride` words lie between two pages. */
-DEVICE void compact_words(const lane_args &l, uint16_t *words, uint32_t n, uint64_t page_stride) {
+/* Up to HELD_WORDS of a row's `n` words behind the rows of K or V, the first one of slot 0 of page 0
+ * at `words`; `page_stride` words lie between two pages. */
+DEVICE void compact_words(const lane_args &l, uint16_t *words, uint32_t n, uint64_t page_stride,
+                          uint32_t count) {
     for (uint32_t tile = 0; tile < l.n; tile += CU_COMPACT_THREADS) {
         const uint32_t j = tile + threadIdx.x, from = source_of(l, j);
-        uint16_t held[MOST_WORDS];
+        uint16_t held[HELD_WORDS];
 #pragma unroll
-        for (uint32_t i = 0; i < MOST_WORDS; i++)
-            if (from != NONE && i < n)
+        for (uint32_t i = 0; i < HELD_WORDS; i++)
+            if (from != NONE && i < count)
                 held[i] = words[place_of(l.pages, l.page_shift, from, page_stride, n) + i];
         block_sync();
 #pragma unroll
-        for (uint32_t i = 0; i < MOST_WORDS; i++)
-            if (from != NONE && i < n)
+        for (uint32_t i = 0; i < HELD_WORDS; i++)
+            if (from != NONE && i < count)
                 words[place_of(l.to, l.page_shift, j, page_stride, n) + i] = held[i];
     }
 }
@@ -108,8 +109,10 @@ KERNEL(compact_slots, CU_COMPACT_THREADS, cu_compact_args) {
         compact_rows(l, rows + piece * 16, piece < a.pieces[value], a.kv.page_stride * a.size,
                      stride);
     } else if (a.size == 1 && part < 2 * slices + 2) {
-        compact_words(l, (uint16_t *)(rows + (stride << a.kv.page_shift)), a.words[value],
-                      a.kv.page_stride / sizeof(uint16_t));
+        uint16_t *words = (uint16_t *)(rows + (stride << a.kv.page_shift));
+        for (uint32_t i = 0; i < a.words[value]; i += HELD_WORDS)
+            compact_words(l, words + i, a.words[value], a.kv.page_stride / sizeof(uint16_t),
+                          a.words[value] - i);
     } else {
         if (a.positions) compact_plane(l, a.positions);
         if (a.scores) compact_plane(l, a.scores);

@@ -22,9 +22,8 @@ template <typename T> DEVICE void directions(const cu_key_score_args &a) {
     if (first >= l.seen) return;
     /* 1. 1/‖k‖; a key of norm 0 adds nothing */
     FOR_EACH_ROW(slot, a.slots, first, end) {
-        float x[8];
-        load_chunk(a.slots, slot < end ? slot_row<T>(a.slots, l, slot, 0) : kv_row<T>{}, x);
-        const float norm = sqrtf(side_sum(a.slots, dot_8(x, x)));
+        const float norm = sqrtf(
+            side_square(a.slots, slot < end ? slot_row<T>(a.slots, l, slot, 0) : kv_row<T>{}));
         if (slot < end && lane_id() % side_lanes(a.slots) == 0)
             shared.factors[slot - first] = norm == 0.0f ? 0.0f : 1.0f / norm;
     }
@@ -54,6 +53,8 @@ template <typename T> DEVICE void directions(const cu_key_score_args &a) {
     }
 }
 
+#define MEAN_TURNS (CU_ANY_DIM / CU_ROWS_THREADS)
+
 typedef struct mean_shared {
     float warps[KEY_WARPS];
 } mean_shared;
@@ -61,30 +62,45 @@ typedef struct mean_shared {
 /* m / ‖m‖; 0 where ‖m‖ is 0. */
 KERNEL(key_score_mean, CU_ROWS_THREADS, cu_key_score_args) {
     SHARED(mean_shared, shared);
-    const uint32_t owner = blockIdx.x, dim = a.slots.dim, d = threadIdx.x;
+    const uint32_t owner = blockIdx.x, dim = a.slots.dim;
     if (owner >= (uint64_t)a.slots.batch.n_rows * a.slots.batch.n_kv_heads) return;
     const uint32_t seen = (uint32_t)a.slots.batch.visible[owner];
-    float sum = 0.0f;
-    for (uint32_t b = 0; d < dim && b * CU_SUM_SLOTS < seen; b++)
-        sum += a.sums[((uint64_t)owner * a.sum_blocks + b) * dim + d];
-    const float square = block_sum(sum * sum, shared.warps, KEY_WARPS);
-    if (d < dim) a.means[(uint64_t)owner * dim + d] = square == 0.0f ? 0.0f : sum / sqrtf(square);
+    float sums[MEAN_TURNS] = {}, squares = 0.0f; /* of the thread's channels */
+#pragma unroll
+    for (uint32_t i = 0; i < MEAN_TURNS; i++) {
+        const uint32_t d = i * CU_ROWS_THREADS + threadIdx.x;
+        for (uint32_t b = 0; d < dim && b * CU_SUM_SLOTS < seen; b++)
+            sums[i] += a.sums[((uint64_t)owner * a.sum_blocks + b) * dim + d];
+        squares += sums[i] * sums[i];
+    }
+    const float square = block_sum(squares, shared.warps, KEY_WARPS);
+#pragma unroll
+    for (uint32_t i = 0; i < MEAN_TURNS; i++) {
+        const uint32_t d = i * CU_ROWS_THREADS + threadIdx.x;
+        if (d < dim)
+            a.means[(uint64_t)owner * dim + d] = square == 0.0f ? 0.0f : sums[i] / sqrtf(square);
+    }
 }
 
 template <typename T> DEVICE void cosines(const cu_key_score_args &a) {
     const slot_lane l = lane_of(a.slots);
     const uint32_t first = l.block * CU_ROWS_SLOTS, end = min(l.seen, first + CU_ROWS_SLOTS);
     const float *mean = a.means + (uint64_t)l.owner * a.slots.dim;
-    float m[8] = {};
-    for (uint32_t c = 0; first < end && c < 8; c++) {
-        const uint32_t d = lane_id() % side_lanes(a.slots) * 8 + c;
-        if (d < a.slots.dim) m[c] = mean[d];
+    float m[SIDE_TURNS][8] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < SIDE_TURNS * 8; i++) {
+        const uint32_t d = (i / 8 * WARP + lane_id() % side_lanes(a.slots)) * 8 + i % 8;
+        if (first < end && d < a.slots.dim) m[i / 8][i % 8] = mean[d];
     }
     FOR_EACH_ROW(slot, a.slots, first, end) {
-        float x[8];
-        load_chunk(a.slots, slot < end ? slot_row<T>(a.slots, l, slot, 0) : kv_row<T>{}, x);
-        const float norm = sqrtf(side_sum(a.slots, dot_8(x, x)));
-        const float along = side_sum(a.slots, dot_8(x, m));
+        float squares = 0.0f, products = 0.0f;
+        for_each_chunk(a.slots, slot < end ? slot_row<T>(a.slots, l, slot, 0) : kv_row<T>{},
+                       [&](uint32_t turn, const float(&x)[8]) {
+                           squares += dot_8(x, x);
+                           products += dot_8(x, m[turn]);
+                       });
+        const float norm = sqrtf(side_sum(a.slots, squares));
+        const float along = side_sum(a.slots, products);
         if (slot < end && lane_id() % side_lanes(a.slots) == 0)
             a.out[l.owner * a.out_stride + slot] = norm == 0.0f ? 0.0f : along / norm;
     }
@@ -102,14 +118,13 @@ template <typename T> DEVICE void cosines(const cu_key_score_args &a) {
     }
 FOR_EACH_ROW_TYPE(KEY_SCORE)
 
-KERNEL(key_score_quadratic, CU_PROJECT_THREADS, cu_key_score_args) {
-    DYNAMIC_SHARED(float, tile);
+template <uint32_t SLOTS> DEVICE void quadratic(const cu_key_score_args &a, float *tile) {
     const uint32_t dim = a.slots.dim, group = a.slots.batch.group;
-    float *panel = tile + dim * CU_PROJECT_SLOTS;
+    float *panel = tile + dim * SLOTS;
     const slot_lane l = lane_of(a.slots);
-    const uint32_t first = l.block * CU_PROJECT_SLOTS;
+    const uint32_t first = l.block * SLOTS;
     if (first >= l.seen) return;
-    load_tile(a.slots, l, 0, first, l.seen, tile);
+    load_tile<SLOTS>(a.slots, l, 0, first, l.seen, tile);
     /* k·(scale·μ + scale²/2·Sk) */
     float sums[EDGE] = {};
     for (uint32_t g = 0; g < group; g++) {
@@ -118,12 +133,12 @@ KERNEL(key_score_quadratic, CU_PROJECT_THREADS, cu_key_score_args) {
         const weight_rows cov = {a.cov + head * dim * dim, dim, 0, dim};
         for (uint32_t row = 0; row < dim; row += CU_PROJECT_ROWS) {
             float products[EDGE][EDGE];
-            project(tile, panel, dim, cov, row, products);
+            project<SLOTS>(tile, panel, dim, cov, row, products);
             for (uint32_t j = 0; j < EDGE; j++) {
                 const uint32_t d = row + edge_row() + j;
                 if (d >= dim) break;
                 float k[EDGE];
-                load_edge(tile + d * CU_PROJECT_SLOTS + edge_slot(), k);
+                load_edge(tile + d * SLOTS + edge_slot(), k);
                 const float along = a.scale * mu[d], half = 0.5f * a.scale * a.scale;
 #pragma unroll
                 for (uint32_t i = 0; i < EDGE; i++)
@@ -131,5 +146,12 @@ KERNEL(key_score_quadratic, CU_PROJECT_THREADS, cu_key_score_args) {
             }
         }
     }
-    join_turn(panel, sums, 1.0f / (float)group, first, l.seen, a.out + l.owner * a.out_stride);
+    join_turn<SLOTS>(panel, sums, 1.0f / (float)group, first, l.seen, a.out + l.owner * a.out_stride);
 }
+
+#define KEY_SCORE_QUADRATIC(slots)                                                                 \
+    KERNEL(key_score_quadratic_s##slots, CU_PROJECT_THREADS(slots), cu_key_score_args) {           \
+        DYNAMIC_SHARED(float, tile);                                                               \
+        quadratic<slots>(a, tile);                                                                 \
+    }
+KEY_SCORE_QUADRATIC(64) KEY_SCORE_QUADRATIC(32)

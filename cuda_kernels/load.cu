@@ -47,11 +47,13 @@ DEVICE void put_key(const cu_load_rows_args &a, const S *from, uint32_t row, T *
 /* A row that lies in `formed`. */
 template <typename T>
 DEVICE void put_formed(const float *formed, uint32_t dim, const kv_row<T> &to) {
-    const uint32_t channel = lane_id() * 8;
-    float x[8] = {};
     warp_sync();
-    if (channel < dim) load_8(formed + channel, x);
-    store_scaled(x, channel < dim, to, channel);
+    for (uint32_t first = 0; first < dim; first += WARP * 8) {
+        const uint32_t channel = first + lane_id() * 8;
+        float x[8] = {};
+        if (channel < dim) load_8(formed + channel, x);
+        store_scaled(x, channel < dim, to, channel);
+    }
     warp_sync(); /* the row is read before another one is formed */
 }
 
@@ -111,7 +113,7 @@ template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args 
 FOR_EACH_TYPE(LOAD_ROWS)
 
 struct alignas(16) formed_rows {
-    float of[THREADS / WARP][256];
+    float of[THREADS / WARP][CU_ANY_DIM];
 };
 #define LOAD_SCALED(source, from, type)                                                            \
     KERNEL(load_rows_##from##_##type, THREADS, cu_load_rows_args) {                                \

@@ -46,20 +46,23 @@ DEVICE float rescaled(const log_sum &s, float top) {
  * `x` is scale·q of the lane's channels, 0 beyond the last one. */
 template <typename T, uint32_t DIM>
 DEVICE float page_log(const cu_mass_args &a, const kv_row<T> &key, uint32_t from, uint32_t slots,
-                      const float (&x)[8]) {
+                      const float (&x)[CU_ROW_TURNS(DIM)][8]) {
     constexpr uint32_t LANES = CU_ROW_LANES(DIM), SIDES = WARP / LANES;
-    const uint32_t chunk = lane_id() % LANES, side = lane_id() / LANES;
+    const uint32_t lane = lane_id() % LANES, side = lane_id() / LANES;
     log_sum mine = {-INFINITY, 0.0f}; /* of every SIDES-th slot, the same in LANES lanes */
     for (uint32_t base = 0; base < slots; base += SIDES) {
         /* 1. the logits of SIDES slots */
         const uint32_t slot = base + side;
         float dot = 0.0f;
-        if (slot < slots && chunk < DIM / 8) {
+#pragma unroll
+        for (uint32_t turn = 0; turn < CU_ROW_TURNS(DIM); turn++) {
+            const uint32_t channel = (turn * LANES + lane) * 8;
             float k[8];
-            load_8(row_behind(a.kv, key, slot), chunk * 8, k);
+            if (slot >= slots || channel >= dim_of<DIM>(a.kv)) continue;
+            load_8(row_behind(a.kv, key, slot), channel, k);
 #pragma unroll
             for (uint32_t i = 0; i < 8; i++)
-                dot = fmaf(x[i], k[i], dot);
+                dot = fmaf(x[turn][i], k[i], dot);
         }
 #pragma unroll
         for (uint32_t mask = LANES / 2; mask > 0; mask /= 2)
@@ -81,13 +84,15 @@ template <typename T, uint32_t DIM> DEVICE void mass_logs(const cu_mass_args &a)
     const uint32_t row = state / n_heads, query_head = state % n_heads;
     const uint32_t head = query_head / a.batch.group, owner = row * a.batch.n_kv_heads + head;
     const mass_lane l = mass_lane_of(a, owner);
-    const uint32_t chunk = lane_id() % CU_ROW_LANES(DIM);
+    const uint32_t lane = lane_id() % CU_ROW_LANES(DIM), dim = dim_of<DIM>(a.kv);
     const int32_t *ids = lane_pages(a.batch, row, head);
-    const float *q = a.q.at + row * a.q.stride + (uint64_t)query_head * DIM;
-    float x[8];
+    const float *q = a.q.at + row * a.q.stride + (uint64_t)query_head * dim;
+    float x[CU_ROW_TURNS(DIM)][8];
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++)
-        x[i] = chunk < DIM / 8 ? a.logit.scale * q[chunk * 8 + i] : 0.0f;
+    for (uint32_t i = 0; i < CU_ROW_TURNS(DIM) * 8; i++) {
+        const uint32_t channel = (i / 8 * CU_ROW_LANES(DIM) + lane) * 8 + i % 8;
+        x[i / 8][i % 8] = channel < dim ? a.logit.scale * q[channel] : 0.0f;
+    }
     for (uint32_t page = l.first + blockIdx.y * MASS_WARPS + warp_id(); page < l.pages;
          page += gridDim.y * MASS_WARPS) {
         const uint32_t begin = page << a.kv.page_shift;

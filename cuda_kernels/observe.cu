@@ -3,8 +3,9 @@
  * w = exp(logit - lse).
  * contract: host/ops/; meaning: host/reference/observe.c.
  * Work split: a block owns CU_OBSERVE_KEYS slots of one (item, KV head), whose keys it holds in
- * shared memory while it goes through the rows of the span, CU_OBSERVE_ROWS of one query head at a
- * time: 8 rows per warp, 2 slots per warp lane. With logits given a thread owns a slot. */
+ * shared memory (but those of CU_ANY_DIM, which it reads again and again) while it goes through the
+ * rows of the span, CU_OBSERVE_ROWS of one query head at a time: 8 rows per warp, 2 slots per warp
+ * lane. With logits given a thread owns a slot. */
 #include "common.cuh"
 #include "logit.cuh"
 
@@ -147,37 +148,52 @@ DEVICE void stage_numbers(const cu_observe_args &a, const span &s, uint32_t begi
     }
 }
 
+/* The keys of the lane's slots, staged or, of CU_ANY_DIM, in the cache; past the end, the last one. */
+template <typename T, uint32_t DIM>
+DEVICE void keys_of(const cu_observe_args &a, const span &s, uint32_t begin, uint32_t n,
+                    const unsigned char *keys, kv_row<T> (&rows)[SLOTS]) {
+#pragma unroll
+    for (uint32_t j = 0; j < SLOTS; j++) {
+        const uint32_t i = lane_id() + j * WARP;
+        if constexpr (DIM == CU_ANY_DIM) {
+            const uint32_t slot = min(begin + i, n - 1);
+            const int32_t *ids = lane_pages(a.batch, s.first, s.head);
+            rows[j] = key_of<T>(a.kv, ids[slot >> a.kv.page_shift], s.head, slot % a.kv.page_size);
+        } else {
+            rows[j] = staged_key<T, DIM>(keys + i * (DIM * sizeof(T) + 16));
+        }
+    }
+}
+
 /* scale·q of one query head of the rows t to t + CU_OBSERVE_ROWS; 0 beyond the span. */
-template <uint32_t DIM>
-DEVICE void stage_queries(const cu_observe_args &a, const span &s, uint32_t t, uint32_t g,
-                          float *queries) {
-    const float *q = a.q.at + (uint64_t)(s.head * a.batch.group + g) * DIM;
-    for (uint32_t i = threadIdx.x; i < CU_OBSERVE_ROWS * DIM; i += CU_OBSERVE_THREADS) {
-        const uint32_t r = t + i / DIM;
-        queries[i] = r < s.rows ? a.logit.scale * q[(s.first + r) * a.q.stride + i % DIM] : 0.0f;
+DEVICE void stage_queries(const cu_observe_args &a, const span &s, uint32_t dim, uint32_t t,
+                          uint32_t g, float *queries) {
+    const float *q = a.q.at + (uint64_t)(s.head * a.batch.group + g) * dim;
+    for (uint32_t i = threadIdx.x; i < CU_OBSERVE_ROWS * dim; i += CU_OBSERVE_THREADS) {
+        const uint32_t r = t + i / dim;
+        queries[i] = r < s.rows ? a.logit.scale * q[(s.first + r) * a.q.stride + i % dim] : 0.0f;
     }
 }
 
 /* Dot products of the warp's rows and the lane's slots. */
-template <typename T, uint32_t DIM>
-DEVICE void dot_rows(const unsigned char *keys, const float *queries,
+template <typename T>
+DEVICE void dot_rows(const kv_row<T> (&keys)[SLOTS], uint32_t dim, const float *queries,
                      float (&dot)[WARP_ROWS][SLOTS]) {
-    constexpr uint32_t STEP = DIM * sizeof(T) + 16;
 #pragma unroll
     for (uint32_t r = 0; r < WARP_ROWS; r++)
 #pragma unroll
         for (uint32_t j = 0; j < SLOTS; j++)
             dot[r][j] = 0.0f;
 #pragma unroll 2
-    for (uint32_t c = 0; c < DIM; c += 8) {
+    for (uint32_t c = 0; c < dim; c += 8) {
         float k[SLOTS][8];
 #pragma unroll
         for (uint32_t j = 0; j < SLOTS; j++)
-            load_8(staged_key<T, DIM>(keys + (lane_id() + j * WARP) * STEP), c, k[j]);
+            load_8(keys[j], c, k[j]);
 #pragma unroll
         for (uint32_t r = 0; r < WARP_ROWS; r++) {
             float x[8];
-            load_8(queries + (warp_id() * WARP_ROWS + r) * DIM + c, x);
+            load_8(queries + (warp_id() * WARP_ROWS + r) * dim + c, x);
 #pragma unroll
             for (uint32_t j = 0; j < SLOTS; j++)
 #pragma unroll
@@ -198,16 +214,22 @@ DEVICE void join_warps(const cu_observe_args &a, observe_shared &shared) {
 template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_args &a) {
     SHARED(observe_shared, shared);
     DYNAMIC_SHARED(unsigned char, keys);
-    float *queries = (float *)(keys + CU_OBSERVE_KEYS_OF(DIM * sizeof(T)));
+    constexpr bool STAGED = DIM != CU_ANY_DIM;
+    const uint32_t dim = dim_of<DIM>(a.kv);
+    float *queries = (float *)(keys + (STAGED ? CU_OBSERVE_KEYS_OF(DIM * sizeof(T)) : 0));
     if (!has_span(a)) return;
     const span s = span_of(a);
     const uint32_t begin = blockIdx.x % a.blocks * CU_OBSERVE_KEYS, group = a.batch.group;
     const uint32_t n = most_seen(a, s, &shared.most);
     if (begin >= n) return;
-    if (a.tile || any_sees(a, s, 0, s.rows, begin, CU_OBSERVE_KEYS, &shared.most)) {
-        stage_keys<T, DIM>(a, s, begin, n, keys);
-        if constexpr (BLOCK_NUMBERS<T> > 0) stage_numbers<T, DIM>(a, s, begin, n, keys);
+    if constexpr (STAGED) {
+        if (a.tile || any_sees(a, s, 0, s.rows, begin, CU_OBSERVE_KEYS, &shared.most)) {
+            stage_keys<T, DIM>(a, s, begin, n, keys);
+            if constexpr (BLOCK_NUMBERS<T> > 0) stage_numbers<T, DIM>(a, s, begin, n, keys);
+        }
     }
+    kv_row<T> mine[SLOTS];
+    keys_of<T, DIM>(a, s, begin, n, keys, mine);
     const bool owns = threadIdx.x < CU_OBSERVE_KEYS; /* slot begin + threadIdx.x */
     if (owns) shared.all[threadIdx.x] = running{0.0f, 0.0f};
     for (uint32_t base = 0; base < s.rows; base += CU_OBSERVE_ROWS) {
@@ -218,9 +240,9 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
             /* 1. logits with one query head of each row */
             float dot[WARP_ROWS][SLOTS];
             block_sync();
-            stage_queries<DIM>(a, s, base, g, queries);
+            stage_queries(a, s, dim, base, g, queries);
             block_sync();
-            dot_rows<T, DIM>(keys, queries, dot);
+            dot_rows(mine, dim, queries, dot);
             /* 2. their weights, 3. joined over the group */
 #pragma unroll
             for (uint32_t r = 0; r < WARP_ROWS; r++) {

@@ -87,7 +87,7 @@ DEVICE void put_planes(const cu_write_rows_args &a, uint32_t row, int32_t page, 
 /* Rows of S into a cache of T: f32 into any, or bits of 16 into the same. */
 template <typename S, typename T, uint32_t DIM>
 DEVICE void write_rows(const cu_write_rows_args &a) {
-    const uint32_t chunks = DIM / 8, n_heads = a.batch.n_kv_heads;
+    const uint32_t dim = dim_of<DIM>(a.kv), chunks = dim / 8, n_heads = a.batch.n_kv_heads;
     FOR_EACH_ITEM(i, (uint64_t)a.batch.n_rows * n_heads * chunks) {
         /* 1. the slot's place */
         const uint32_t channel = i % chunks * 8;
@@ -101,30 +101,30 @@ DEVICE void write_rows(const cu_write_rows_args &a) {
         /* 2. the planes; first, since the page is then no longer needed */
         if (channel == 0) put_planes(a, row, page, slot);
         /* 3. both rows */
-        const uint64_t within = (uint64_t)head * DIM + channel;
+        const uint64_t within = (uint64_t)head * dim + channel;
         put_8((const S *)a.k + row * a.k_stride + within,
               (const S *)a.v + row * a.v_stride + within, to, to + a.kv.value_offset);
     }
 }
 
-/* f32 rows into a cache of T, where rows have blocks. A row has as many warp lanes as a side, some
- * of them idle, so that blocks do not lie in two warps. */
+/* f32 rows into a cache of T, where rows have blocks. A row has as many threads as a side has lanes,
+ * or two warps, some of them idle, so that blocks do not lie in two warps. */
 template <typename T, uint32_t DIM> DEVICE void write_scaled(const cu_write_rows_args &a) {
-    constexpr uint32_t LANES = CU_ROW_LANES(DIM);
+    const uint32_t dim = dim_of<DIM>(a.kv), threads = CU_ROW_THREADS(dim);
     const uint32_t n_heads = a.batch.n_kv_heads;
-    const uint64_t n = (uint64_t)a.batch.n_rows * n_heads * LANES;
+    const uint64_t n = (uint64_t)a.batch.n_rows * n_heads * threads;
     FOR_EACH_ITEM(i, (n + WARP - 1) / WARP * WARP) { /* whole warps */
         /* 1. the slot's place */
-        const uint32_t channel = i % LANES * 8;
-        const uint64_t lane = i / LANES;
+        const uint32_t channel = i % threads * 8;
+        const uint64_t lane = i / threads;
         const uint32_t head = lane % n_heads, row = lane / n_heads;
-        const int32_t slot = i < n && channel < DIM ? a.slots[lane] : -1;
+        const int32_t slot = i < n && channel < dim ? a.slots[lane] : -1;
         const bool live = slot >= 0;
         const int32_t page = live ? lane_pages(a.batch, row, head)[slot >> a.kv.page_shift] : 0;
         /* 2. the planes */
         if (live && channel == 0) put_planes(a, row, page, slot);
         /* 3. both rows */
-        const uint64_t within = (uint64_t)head * DIM + channel;
+        const uint64_t within = (uint64_t)head * dim + channel;
         const uint32_t in_page = slot & (a.kv.page_size - 1);
         put_8(key_of<T>(a.kv, page, head, in_page), value_of<T>(a.kv, page, head, in_page), channel,
               live, (const float *)a.k + row * a.k_stride + within,
@@ -148,16 +148,19 @@ template <typename T>
 DEVICE void write_head(const cu_write_rotated_args &a, uint32_t row, uint32_t head) {
     const cu_write_rows_args &w = a.write;
     const int32_t slot = w.slots[(uint64_t)row * w.batch.n_kv_heads + head];
-    const uint32_t channel = lane_id() * 8;
-    const bool live = channel < a.head_dim;
-    if (slot < 0 || (!HAS_BLOCKS<T> && !live)) return;
+    if (slot < 0) return;
     const int32_t page = lane_pages(w.batch, row, head)[slot >> w.kv.page_shift];
-    if (channel == 0) put_planes(w, row, page, slot);
-    const uint64_t within = (uint64_t)head * a.head_dim + channel;
+    if (lane_id() == 0) put_planes(w, row, page, slot);
     const uint32_t in_page = slot & (w.kv.page_size - 1);
-    put_8(key_of<T>(w.kv, page, head, in_page), value_of<T>(w.kv, page, head, in_page), channel,
-          live, (const float *)w.k + row * w.k_stride + within,
-          (const float *)w.v + row * w.v_stride + within);
+    for (uint32_t first = 0; first < a.head_dim; first += WARP * 8) {
+        const uint32_t channel = first + lane_id() * 8;
+        const bool live = channel < a.head_dim;
+        const uint64_t within = (uint64_t)head * a.head_dim + channel;
+        if (HAS_BLOCKS<T> || live)
+            put_8(key_of<T>(w.kv, page, head, in_page), value_of<T>(w.kv, page, head, in_page),
+                  channel, live, (const float *)w.k + row * w.k_stride + within,
+                  (const float *)w.v + row * w.v_stride + within);
+    }
 }
 
 template <typename T> DEVICE void write_rotated(const cu_write_rotated_args &a) {
@@ -191,10 +194,10 @@ template <typename T> DEVICE void write_rotated(const cu_write_rotated_args &a) 
 FOR_EACH_KV_TYPE(WRITE_ROTATED)
 
 template <typename T, uint32_t DIM> DEVICE void read_rows(const cu_read_rows_args &a) {
-    const uint32_t chunks = DIM / 8;
+    const uint32_t dim = dim_of<DIM>(a.kv), chunks = dim / 8;
     FOR_EACH_ITEM(i, a.n * chunks) {
         const uint32_t channel = i % chunks * 8;
-        const uint64_t row = i / chunks, to = row * DIM + channel;
+        const uint64_t row = i / chunks, to = row * dim + channel;
         const uint32_t head = a.head[row];
         const int32_t *pages = a.table + a.seq[row] * a.seq_stride + head * a.head_stride;
         const uint32_t slot = a.slot[row], in_page = slot & (a.kv.page_size - 1);

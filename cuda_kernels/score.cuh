@@ -6,7 +6,10 @@
  * min(q, 0)·lo: two multiply-adds, of which one adds a zero. An infinity or NaN among the factors
  * always shows in such a sum: for eight channels whose sum is not finite the first formula is
  * computed. The kernel is bound by memory: a warp has in flight the bounds of a whole turn of
- * pages, which are used for all query heads of the group, and the page ids of the next turn. */
+ * pages, which are used for all query heads of a pass, and the page ids of the next turn. Of rows
+ * that a warp takes in several turns of channels it reads bounds again for each head. Large groups,
+ * whose queries might not fit shared memory, take several passes, which join their scores in order,
+ * by the kernels for CU_ANY_DIM: others have no register left for it. */
 #ifndef TAMIS_SCORE_CUH
 #define TAMIS_SCORE_CUH
 #include "common.cuh"
@@ -16,32 +19,30 @@
 /* A head is four pieces of vectors, a vector a chunk of 8 channels: of the positive parts the first
  * and the last four channels, then those of the negative parts. So the lanes of a page read
  * neighbouring vectors. */
-template <uint32_t DIM> DEVICE uint32_t query_at(uint32_t g, uint32_t d, uint32_t negative) {
+DEVICE uint32_t query_at(uint32_t dim, uint32_t g, uint32_t d, uint32_t negative) {
     const uint32_t piece = 2 * negative + d % 8 / 4;
-    return ((g * 4 + piece) * (DIM / 8) + d / 8) * 4 + d % 4;
+    return ((g * 4 + piece) * (dim / 8) + d / 8) * 4 + d % 4;
 }
 
-/* A NaN is a negative part. */
-template <uint32_t DIM>
-DEVICE void stage_query(const cu_score_args &a, uint32_t row, uint32_t head, float *shared) {
-    const uint32_t n = a.batch.group * DIM;
-    const float *q = a.q.at + row * a.q.stride + (uint64_t)head * n;
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+/* `heads` of a row from query head `first` on. A NaN is a negative part. */
+DEVICE void stage_query(const cu_score_args &a, uint32_t row, uint32_t dim, uint32_t first,
+                        uint32_t heads, float *shared) {
+    const float *q = a.q.at + row * a.q.stride + (uint64_t)first * dim;
+    for (uint32_t i = threadIdx.x; i < heads * dim; i += blockDim.x) {
         const float x = q[i];
-        shared[query_at<DIM>(i / DIM, i % DIM, 0)] = x > 0.0f ? x : 0.0f;
-        shared[query_at<DIM>(i / DIM, i % DIM, 1)] = x > 0.0f ? 0.0f : x;
+        shared[query_at(dim, i / dim, i % dim, 0)] = x > 0.0f ? x : 0.0f;
+        shared[query_at(dim, i / dim, i % dim, 1)] = x > 0.0f ? 0.0f : x;
     }
     block_sync();
 }
 
 /* The parts of chunk `chunk` of head g. */
-template <uint32_t DIM>
-DEVICE void load_query(const float *shared, uint32_t g, uint32_t chunk, float (&above)[8],
-                       float (&below)[8]) {
-    const float *p = shared + (g * 4 * (DIM / 8) + chunk) * 4;
+DEVICE void load_query(const float *shared, uint32_t dim, uint32_t g, uint32_t chunk,
+                       float (&above)[8], float (&below)[8]) {
+    const float *p = shared + (g * 4 * (dim / 8) + chunk) * 4;
 #pragma unroll
     for (uint32_t piece = 0; piece < 4; piece++) {
-        const vec16 u = load_16(p + piece * (DIM / 8) * 4);
+        const vec16 u = load_16(p + piece * (dim / 8) * 4);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             float *to = piece < 2 ? above : below;
@@ -77,16 +78,15 @@ template <> struct packed_pair<q8> {
     vec8 lo, hi;
     f16 scale;
 };
-template <uint32_t DIM, typename T>
-DEVICE void load_pair(const T *page, uint32_t chunk, packed_pair<T> &pair) {
+template <typename T>
+DEVICE void load_pair(const T *page, uint32_t dim, uint32_t chunk, packed_pair<T> &pair) {
     pair.lo = load_packed(page + chunk * 8);
-    pair.hi = load_packed(page + DIM + chunk * 8);
+    pair.hi = load_packed(page + dim + chunk * 8);
 }
-template <uint32_t DIM>
-DEVICE void load_pair(const q8 *page, uint32_t chunk, packed_pair<q8> &pair) {
+DEVICE void load_pair(const q8 *page, uint32_t dim, uint32_t chunk, packed_pair<q8> &pair) {
     pair.lo = load_vec8(page + chunk * 8);
-    pair.hi = load_vec8(page + DIM + chunk * 8);
-    pair.scale = ((const f16 *)(page + 2 * DIM))[chunk * 8 / Q8_BLOCK];
+    pair.hi = load_vec8(page + dim + chunk * 8);
+    pair.scale = ((const f16 *)(page + 2 * dim))[chunk * 8 / Q8_BLOCK];
 }
 template <typename T>
 DEVICE void unpack(const packed_pair<T> &pair, float (&lo)[8], float (&hi)[8]) {
@@ -96,6 +96,14 @@ DEVICE void unpack(const packed_pair<T> &pair, float (&lo)[8], float (&hi)[8]) {
 DEVICE void unpack(const packed_pair<q8> &pair, float (&lo)[8], float (&hi)[8]) {
     widen_8(pair.lo, pair.scale, lo);
     widen_8(pair.hi, pair.scale, hi);
+}
+
+template <typename T>
+DEVICE void unpack_turn(const packed_pair<T> (&pair)[CU_SCORE_STEPS],
+                        float (&lo)[CU_SCORE_STEPS][8], float (&hi)[CU_SCORE_STEPS][8]) {
+#pragma unroll
+    for (uint32_t u = 0; u < CU_SCORE_STEPS; u++)
+        unpack(pair[u], lo[u], hi[u]);
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
@@ -144,13 +152,95 @@ DEVICE float join(uint32_t rule, float score, float x) {
 
 /* The lane's channels of the bounds of a turn's pages, whose ids the first lanes of the warp have. */
 template <typename T, uint32_t DIM>
-DEVICE void load_turn(const T *bounds, uint64_t page_stride, int32_t id, uint32_t chunk,
-                      packed_pair<T> (&pair)[CU_SCORE_STEPS]) {
+DEVICE void load_turn(const T *bounds, uint64_t page_stride, int32_t id, uint32_t dim,
+                      uint32_t chunk, packed_pair<T> (&pair)[CU_SCORE_STEPS]) {
     constexpr uint32_t LANES = CU_ROW_LANES(DIM), PAGES = WARP / LANES;
 #pragma unroll
     for (uint32_t u = 0; u < CU_SCORE_STEPS; u++) {
         const T *at = bounds + (uint64_t)shuffle(id, u * PAGES + lane_id() / LANES) * page_stride;
-        load_pair<DIM>(at, chunk, pair[u]);
+        load_pair(at, dim, chunk, pair[u]);
+    }
+}
+
+/* The part of a head's sums that the bounds of a turn's pages give, of 8 channels a lane. */
+DEVICE void part_sums(const float (&above)[8], const float (&below)[8],
+                      const float (&lo)[CU_SCORE_STEPS][8], const float (&hi)[CU_SCORE_STEPS][8],
+                      float (&part)[CU_SCORE_STEPS]) {
+#pragma unroll
+    for (uint32_t u = 0; u < CU_SCORE_STEPS; u++)
+        part[u] = short_sum(above, below, lo[u], hi[u]);
+    if (!is_finite((part[0] + part[1]) + (part[2] + part[3]))) {
+#pragma unroll
+        for (uint32_t u = 0; u < CU_SCORE_STEPS; u++)
+            if (!is_finite(part[u])) part[u] = any_sum(above, below, lo[u], hi[u]);
+    }
+}
+
+/* One pass: query heads from the first-th of the group on, with CU_ANY_DIM CU_SCORE_HEADS at most, else
+ * all. `seen`: visible slots of (row, head). */
+template <typename T, uint32_t DIM>
+DEVICE void score_pass(const cu_score_args &a, uint32_t row, uint32_t head, uint32_t seen,
+                       uint32_t block, uint32_t first_head, float *shared) {
+    constexpr uint32_t STEPS = CU_SCORE_STEPS, LANES = CU_ROW_LANES(DIM);
+    constexpr uint32_t PAGES = WARP / LANES, TURN = CU_SCORE_TURN(DIM), TURNS = CU_ROW_TURNS(DIM);
+    const uint32_t dim = dim_of<DIM>(a.kv), chunks = dim / 8, group = a.batch.group;
+    const uint32_t heads = DIM == CU_ANY_DIM ? min(group - first_head, CU_SCORE_HEADS) : group;
+    const uint32_t owner = row * a.batch.n_kv_heads + head, warps = blockDim.x / WARP;
+    const uint32_t full = seen >> a.kv.page_shift;
+    const uint32_t from = first_seen(a.batch, owner) >> a.kv.page_shift, step = a.blocks * warps * TURN;
+    const uint32_t lane = lane_id(), column = lane % LANES;
+    const int32_t *ids = lane_pages(a.batch, row, head);
+    const T *bounds = (const T *)a.bounds.rows + head * a.bounds.head_stride;
+    float *scores = a.scores + owner * a.stride;
+
+    uint32_t first = from + (warp_id() * a.blocks + block) * TURN; /* few pages: all blocks have some */
+    int32_t ahead = first < full ? ids[min(first + lane, full - 1)] : 0, now = 0;
+    for (bool staged = false; !staged || first < full; first += step) {
+        /* 1. the bounds of the turn's pages, of those beyond the last page that one's, and the ids
+         * of the turn behind it; the queries are staged while the first ones are on their way */
+        packed_pair<T> pair[STEPS];
+        float lo[STEPS][8], hi[STEPS][8];
+        if (first < full) {
+            now = ahead;
+            if (TURNS == 1)
+                load_turn<T, DIM>(bounds, a.bounds.page_stride, now, dim, min(column, chunks - 1),
+                                  pair);
+            ahead = ids[min(first + step + lane, full - 1)];
+        }
+        if (!staged) stage_query(a, row, dim, head * group + first_head, heads, shared);
+        staged = true;
+        if (first >= full) break;
+        if (TURNS == 1) unpack_turn(pair, lo, hi);
+
+        /* 2. every query head's sums over the channels, 3. joined by the group's rule */
+        const uint32_t page = first + column / (LANES / STEPS) * PAGES + lane / LANES;
+        const bool writes = column % (LANES / STEPS) == 0 && page < full;
+        float score = first_head && writes ? scores[page] : 0.0f; /* of the passes before */
+        for (uint32_t g = 0; g < heads; g++) {
+            float sums[STEPS];
+#pragma unroll
+            for (uint32_t turn = 0; turn < TURNS; turn++) {
+                const uint32_t at = column + turn * LANES;
+                /* lanes beyond the channels read the last ones */
+                const uint32_t chunk = min(at, chunks - 1);
+                float above[8], below[8], part[STEPS];
+                if (TURNS > 1) {
+                    load_turn<T, DIM>(bounds, a.bounds.page_stride, now, dim, chunk, pair);
+                    unpack_turn(pair, lo, hi);
+                }
+                load_query(shared, dim, g, chunk, above, below);
+                part_sums(above, below, lo, hi, part);
+#pragma unroll
+                for (uint32_t u = 0; u < STEPS; u++) {
+                    if (at >= chunks) part[u] = 0.0f;
+                    sums[u] = turn == 0 ? part[u] : sums[u] + part[u];
+                }
+            }
+            const float sum = fold<LANES>(sums);
+            score = first_head + g == 0 ? sum : join(a.rule, score, sum);
+        }
+        if (a.rule == 1 && first_head + heads == group) score /= (float)group;
+        if (writes) scores[page] = score;
     }
 }
 
@@ -158,60 +248,13 @@ DEVICE void load_turn(const T *bounds, uint64_t page_stride, int32_t id, uint32_
 template <typename T, uint32_t DIM>
 DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, uint32_t seen,
                            uint32_t block, float *shared) {
-    constexpr uint32_t STEPS = CU_SCORE_STEPS, LANES = CU_ROW_LANES(DIM), CHUNKS = DIM / 8;
-    constexpr uint32_t PAGES = WARP / LANES, TURN = CU_SCORE_TURN(DIM);
-    const uint32_t owner = row * a.batch.n_kv_heads + head, warps = blockDim.x / WARP;
-    const uint32_t full = seen >> a.kv.page_shift;
-    const uint32_t from = first_seen(a.batch, owner) >> a.kv.page_shift, step = a.blocks * warps * TURN;
-    const uint32_t lane = lane_id(), column = lane % LANES;
-    const uint32_t chunk =
-        min(column, CHUNKS - 1); /* lanes beyond the channels read the last ones */
-    const int32_t *ids = lane_pages(a.batch, row, head);
-    const T *bounds = (const T *)a.bounds.rows + head * a.bounds.head_stride;
-    float *scores = a.scores + owner * a.stride;
-
-    uint32_t first = from + (warp_id() * a.blocks + block) * TURN; /* few pages: all blocks have some */
-    int32_t ahead = first < full ? ids[min(first + lane, full - 1)] : 0;
-    for (bool staged = false; !staged || first < full; first += step) {
-        /* 1. the bounds of the turn's pages, of those beyond the last page that one's, and the ids
-         * of the turn behind it; the queries are staged while the first ones are on their way */
-        packed_pair<T> pair[STEPS];
-        float lo[STEPS][8], hi[STEPS][8];
-        if (first < full) {
-            load_turn<T, DIM>(bounds, a.bounds.page_stride, ahead, chunk, pair);
-            ahead = ids[min(first + step + lane, full - 1)];
+    if constexpr (DIM != CU_ANY_DIM) {
+        score_pass<T, DIM>(a, row, head, seen, block, 0, shared);
+    } else {
+        for (uint32_t first = 0; first < a.batch.group; first += CU_SCORE_HEADS) {
+            if (first) block_sync(); /* the queries before may still be read */
+            score_pass<T, DIM>(a, row, head, seen, block, first, shared);
         }
-        if (!staged) stage_query<DIM>(a, row, head, shared);
-        staged = true;
-        if (first >= full) break;
-#pragma unroll
-        for (uint32_t u = 0; u < STEPS; u++)
-            unpack(pair[u], lo[u], hi[u]);
-
-        /* 2. every query head's sums over the channels, 3. joined by the group's rule */
-        float score = 0.0f;
-        for (uint32_t g = 0; g < a.batch.group; g++) {
-            float above[8], below[8], part[STEPS];
-            load_query<DIM>(shared, g, chunk, above, below);
-#pragma unroll
-            for (uint32_t u = 0; u < STEPS; u++)
-                part[u] = short_sum(above, below, lo[u], hi[u]);
-            if (!is_finite((part[0] + part[1]) + (part[2] + part[3]))) {
-#pragma unroll
-                for (uint32_t u = 0; u < STEPS; u++)
-                    if (!is_finite(part[u])) part[u] = any_sum(above, below, lo[u], hi[u]);
-            }
-            if (column >= CHUNKS) {
-#pragma unroll
-                for (uint32_t u = 0; u < STEPS; u++)
-                    part[u] = 0.0f;
-            }
-            const float sum = fold<LANES>(part);
-            score = g == 0 ? sum : join(a.rule, score, sum);
-        }
-        if (a.rule == 1) score /= (float)a.batch.group;
-        const uint32_t page = first + column / (LANES / STEPS) * PAGES + lane / LANES;
-        if (column % (LANES / STEPS) == 0 && page < full) scores[page] = score;
     }
 }
 

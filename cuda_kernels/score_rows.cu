@@ -17,9 +17,8 @@ template <typename T> DEVICE void score_rows(const cu_score_rows_args &a) {
             slot < 0 ? 0 : lane_pages(batch, row, head)[(uint32_t)slot >> kv.page_shift];
         const uint32_t rest = (uint32_t)slot & (kv.page_size - 1);
         /* 2. the key's norm, the largest last */
-        float x[8];
-        load_chunk(a.rows, slot < 0 ? kv_row<T>{} : kv_rows<T>::of(kv, page, head, rest, 0), x);
-        const float square = side_sum(a.rows, dot_8(x, x));
+        const float square = side_square(
+            a.rows, slot < 0 ? kv_row<T>{} : kv_rows<T>::of(kv, page, head, rest, 0));
         if (slot >= 0 && lane_id() % side_lanes(a.rows) == 0)
             a.scores[((uint64_t)page << kv.page_shift) + rest] = -sqrtf(square);
     }

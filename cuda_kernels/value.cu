@@ -76,20 +76,21 @@ KERNEL(value_score_join, CU_VALUE_THREADS, cu_value_score_args) {
 }
 
 #define RUN   (CU_VALUE_SLOTS / CU_VALUE_THREADS)
-#define TERMS 16u /* lists of a sum that is formed anew */
+#define TERMS(dim) ((dim) <= 256u ? 16u : 8u) /* lists of a sum that is formed anew */
 
 typedef struct value_shared {
-    vec16 y[TERMS][256 / 4];
+    vec16 y[TERMS(256u) * 256u / 4]; /* [list][dim] */
 } value_shared;
+static_assert(TERMS(CU_ANY_DIM) * CU_ANY_DIM <= TERMS(256u) * 256u, "longer rows fit");
 
 /* Adds to e what 8 channels of n lists give. */
-DEVICE void add_lists(const value_shared &lists, uint32_t channel, uint32_t n,
+DEVICE void add_lists(const value_shared &lists, uint32_t dim, uint32_t channel, uint32_t n,
                       const float *const *weights, uint64_t stride, const float (&v)[RUN][8],
                       float (&e)[RUN]) {
     float sum[RUN][8] = {}; /* Σ a·y */
     for (uint32_t i = 0; i < n; i++) {
-        const vec16 lo = load_16(&lists.y[i][channel / 4]);
-        const vec16 hi = load_16(&lists.y[i][channel / 4 + 1]);
+        const vec16 lo = load_16(&lists.y[(i * dim + channel) / 4]);
+        const vec16 hi = load_16(&lists.y[(i * dim + channel) / 4 + 1]);
 #pragma unroll
         for (uint32_t j = 0; j < RUN; j++) {
             const float weight = weights[j][i * stride];
@@ -108,7 +109,7 @@ DEVICE void add_lists(const value_shared &lists, uint32_t channel, uint32_t n,
 template <typename T> DEVICE void score_slots(const cu_value_score_args &a) {
     SHARED(value_shared, lists);
     const slot_lane l = lane_of(a.slots);
-    const uint32_t dim = a.slots.dim, first = l.block * CU_VALUE_SLOTS;
+    const uint32_t dim = a.slots.dim, terms = TERMS(dim), first = l.block * CU_VALUE_SLOTS;
     if (first >= l.seen) return;
     kv_row<T> rows[RUN]; /* past the end, the last slot again */
     const float *weights[RUN];
@@ -120,22 +121,22 @@ template <typename T> DEVICE void score_slots(const cu_value_score_args &a) {
         weights[j] = a.a + (uint64_t)l.owner * a.n_lists * a.stride + slot;
     }
     const float *y = a.y + (uint64_t)l.owner * a.n_lists * dim;
-    for (uint32_t list = 0; list < a.n_lists; list += TERMS) {
-        const uint32_t n = min(a.n_lists - list, TERMS);
+    for (uint32_t list = 0; list < a.n_lists; list += terms) {
+        const uint32_t n = min(a.n_lists - list, terms);
         block_sync(); /* the lists before may still be read */
         for (uint32_t i = threadIdx.x; i < n * dim; i += CU_VALUE_THREADS)
-            lists.y[i / dim][i % dim / 4].word[i % 4] = float_to_bits(y[list * dim + i]);
+            lists.y[i / 4].word[i % 4] = float_to_bits(y[list * dim + i]);
         block_sync();
         for (uint32_t channel = 0; channel < dim; channel += 8) {
             float v[RUN][8];
 #pragma unroll
             for (uint32_t j = 0; j < RUN; j++)
                 load_8(rows[j], channel, v[j]);
-            add_lists(lists, channel, n, weights, a.stride, v, e);
+            add_lists(lists, dim, channel, n, weights, a.stride, v, e);
         }
 #pragma unroll
         for (uint32_t j = 0; j < RUN; j++)
-            weights[j] += TERMS * a.stride;
+            weights[j] += terms * a.stride;
     }
 #pragma unroll
     for (uint32_t j = 0; j < RUN; j++) {
@@ -161,14 +162,13 @@ FOR_EACH_ROW_TYPE(VALUE_SCORE)
     }
 FOR_EACH_ROW_TYPE(VALUE_NORM_L2)
 
-KERNEL(value_norm_projected, CU_PROJECT_THREADS, cu_value_norm_args) {
-    DYNAMIC_SHARED(float, tile);
+template <uint32_t SLOTS> DEVICE void norm_projected(const cu_value_norm_args &a, float *tile) {
     const uint32_t dim = a.slots.dim, group = a.slots.batch.group;
-    float *panel = tile + dim * CU_PROJECT_SLOTS;
+    float *panel = tile + dim * SLOTS;
     const slot_lane l = lane_of(a.slots);
-    const uint32_t first = l.block * CU_PROJECT_SLOTS;
+    const uint32_t first = l.block * SLOTS;
     if (first >= l.seen) return;
-    load_tile(a.slots, l, a.slots.kv.value_offset, first, l.seen, tile);
+    load_tile<SLOTS>(a.slots, l, a.slots.kv.value_offset, first, l.seen, tile);
     float sums[EDGE] = {};
     for (uint32_t g = 0; g < group; g++) {
         const uint64_t column = (uint64_t)(l.head * group + g) * dim;
@@ -176,12 +176,19 @@ KERNEL(value_norm_projected, CU_PROJECT_THREADS, cu_value_norm_args) {
         const weight_rows w = {at, a.w_stride, a.w_dtype, a.n_out};
         for (uint32_t output = 0; output < a.n_out; output += CU_PROJECT_ROWS) {
             float products[EDGE][EDGE];
-            project(tile, panel, dim, w, output, products);
+            project<SLOTS>(tile, panel, dim, w, output, products);
 #pragma unroll
             for (uint32_t i = 0; i < EDGE * EDGE; i++)
                 if (output + edge_row() + i % EDGE < a.n_out)
                     sums[i / EDGE] += fabsf(products[i / EDGE][i % EDGE]);
         }
     }
-    join_turn(panel, sums, 1.0f / (float)group, first, l.seen, a.out + l.owner * a.out_stride);
+    join_turn<SLOTS>(panel, sums, 1.0f / (float)group, first, l.seen, a.out + l.owner * a.out_stride);
 }
+
+#define VALUE_NORM_PROJECTED(slots)                                                                \
+    KERNEL(value_norm_projected_s##slots, CU_PROJECT_THREADS(slots), cu_value_norm_args) {         \
+        DYNAMIC_SHARED(float, tile);                                                               \
+        norm_projected<slots>(a, tile);                                                            \
+    }
+VALUE_NORM_PROJECTED(64) VALUE_NORM_PROJECTED(32)

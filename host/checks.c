@@ -27,13 +27,12 @@ static tamis_status check_scales(tms_device *dev, const char *of, uint64_t offse
 
 tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
     static const uint32_t page_sizes[] = {8, 16, 32, 64};
-    static const uint32_t head_dims[] = {64, 80, 96, 128, 256};
     if (!listed(kv->page_size, page_sizes, sizeof page_sizes / sizeof *page_sizes))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "page size %u: supported are 8, 16, 32, 64", kv->page_size);
-    if (!listed(kv->head_dim, head_dims, sizeof head_dims / sizeof *head_dims))
+    if (!tms_head_dim_known(kv->head_dim))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "head dim %u: supported are 64, 80, 96, 128, 256", kv->head_dim);
+                               "head dim %u: supported are " TMS_HEAD_DIM_WORDS, kv->head_dim);
     if (!tms_dtype_known(kv->dtype))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "cache dtype %d is none of" TMS_DTYPE_WORDS, (int)kv->dtype);
@@ -90,10 +89,10 @@ static tamis_status check_heads(tms_device *dev, const tms_batch *batch) {
                                "%u query heads: not a multiple of %u KV heads", batch->n_heads,
                                batch->n_kv_heads);
     const uint32_t group = batch->n_heads / batch->n_kv_heads;
-    if (group == 0 || group > 16)
+    if (group == 0 || group > TMS_MOST_GROUP)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "%u query heads to %u KV heads: the group must be 1 to 16",
-                               batch->n_heads, batch->n_kv_heads);
+                               "%u query heads to %u KV heads: the group must be 1 to %d",
+                               batch->n_heads, batch->n_kv_heads, TMS_MOST_GROUP);
     return TAMIS_OK;
 }
 
@@ -292,15 +291,13 @@ static tamis_status check_scores(tms_device *dev, const char *op, const tms_kv *
                             (uint64_t)batch->n_heads * kv->head_dim);
 }
 
-#define MOST_ROTATED 256u
-
 tamis_status tms_check_rotated(tms_device *dev, const char *op, uint32_t n_rot, uint32_t head_dim) {
-    const uint32_t most = head_dim < MOST_ROTATED ? head_dim : MOST_ROTATED;
+    const uint32_t most = head_dim < TMS_MOST_HEAD_DIM ? head_dim : TMS_MOST_HEAD_DIM;
     if (n_rot % 2 == 0 && n_rot > 0 && n_rot <= most) return TAMIS_OK;
     return tms_device_fail(
         dev, TAMIS_E_ARGUMENT,
-        "%s: %u channels of a head of %u: must be even, 2 to the head's, at most %u", op, n_rot,
-        head_dim, MOST_ROTATED);
+        "%s: %u channels of a head of %u: must be even, 2 to the head's, at most %d", op, n_rot,
+        head_dim, TMS_MOST_HEAD_DIM);
 }
 
 tamis_status tms_check_seek(tms_device *dev, const tms_seek *p) {

@@ -34,16 +34,21 @@ static uint32_t chunks_of(const tms_attend *p) {
     return (uint32_t)at_least(at_most(chunks, CU_ATTEND_CHUNKS), 1);
 }
 
+/* The most query heads of a block. */
+static uint32_t most_heads(const tms_attend *p) {
+    return tms_cu_dim_tag(p->kv.head_dim) == CU_ANY_DIM ? CU_ATTEND_LONG : CU_ATTEND_HEADS;
+}
+
 /* The number of blocks of query heads, over all KV heads. */
 static uint64_t head_blocks(const tms_attend *p) {
-    return p->batch.n_kv_heads * tms_divide_up(group_of(p), CU_ATTEND_HEADS);
+    return p->batch.n_kv_heads * tms_divide_up(group_of(p), most_heads(p));
 }
 
 /* A row's states are head_blocks * chunks times those of a block's heads, or a few less. */
 static uint64_t decode_scratch(const tms_attend *p) {
     const uint64_t row = head_blocks(p) * chunks_of(p), all = p->batch.n_rows * row;
     const uint64_t blocks = at_most(all, at_least(MOST_BLOCKS, row));
-    const uint64_t heads = at_most(group_of(p), CU_ATTEND_HEADS);
+    const uint64_t heads = at_most(group_of(p), most_heads(p));
     return chunks_of(p) > 1 ? blocks * heads * (p->kv.head_dim + 2) * sizeof(float) : 0;
 }
 
@@ -88,8 +93,9 @@ static uint32_t tile_shared(const tms_attend *p, uint32_t warps) {
 }
 
 static const char *matrix_refusal(tms_device *dev, const tms_attend *p) {
-    const uint32_t most = tms_cu(dev)->max_shared;
+    const uint32_t most = tms_cu(dev)->max_shared, dim = p->kv.head_dim;
     if (p->kv.dtype == TAMIS_F32) return "the dtype is f32";
+    if (tms_cu_dim_tag(dim) == CU_ANY_DIM) return "the head dim is none of 64, 80, 96, 128 and 256";
     if (decode_shared(p) > most || tile_shared(p, CU_ATTEND_TILE_WARPS) > most)
         return "the keys on their way do not fit a block's shared memory";
     return NULL;
@@ -128,12 +134,12 @@ static cu_attend_args make_args(tms_cu_launch *l, const tms_attend *p) {
 
 /* Query heads of a block of the plain form, as its kernels are named. */
 static uint32_t plain_heads(const tms_attend *p) {
-    return group_of(p) == 1 ? 1 : group_of(p) <= 4 ? 4 : CU_ATTEND_HEADS;
+    return group_of(p) == 1 ? 1 : group_of(p) <= 4 ? 4 : most_heads(p);
 }
 
 static tms_cu_launch begin_decode(tms_device *dev, const tms_attend *p, bool matrix) {
     const char *tag = tamis_dtype_name(p->kv.dtype);
-    const unsigned dim = p->kv.head_dim;
+    const unsigned dim = tms_cu_dim_tag(p->kv.head_dim);
     if (matrix)
         return tms_cu_begin(dev, "attend_mma", "attend_%s_%s_d%u",
                             p->logits.mem ? "logits" : "decode", tag, dim);

@@ -10,9 +10,9 @@ tamis_status tms_cu_bounds(tms_device *dev, const tms_bounds *p) {
     if (status != TAMIS_OK) return status;
     const bool to_q8 = p->kv.bounds_dtype == TAMIS_Q8;
     const char *tag = tms_cu_key_tag(p->kv.dtype);
-    tms_cu_launch l =
-        to_q8 ? tms_cu_begin(dev, "bounds", "bounds_of_pages_%s_q8", tag)
-              : tms_cu_begin(dev, "bounds", "bounds_of_pages_%s_d%u", tag, p->kv.head_dim);
+    tms_cu_launch l = to_q8 ? tms_cu_begin(dev, "bounds", "bounds_of_pages_%s_q8", tag)
+                            : tms_cu_begin(dev, "bounds", "bounds_of_pages_%s_d%u", tag,
+                                           tms_cu_dim_tag(p->kv.head_dim));
     const cu_bounds_args args = {
         .kv = tms_cu_kv(&l, &p->kv, p->n),
         .bounds = tms_cu_bounds_of(&l, &p->kv, p->n),
@@ -23,7 +23,6 @@ tamis_status tms_cu_bounds(tms_device *dev, const tms_bounds *p) {
         .width = p->width,
         .dim = p->kv.head_dim,
     };
-    /* Threads of a pair of q8: those of a warp's side. */
-    const uint32_t each = to_q8 ? CU_ROW_LANES(p->kv.head_dim) : p->kv.head_dim / CHANNELS;
+    const uint32_t each = to_q8 ? CU_ROW_THREADS(p->kv.head_dim) : p->kv.head_dim / CHANNELS;
     return tms_cu_run(&l, tms_cu_items((uint64_t)p->n * p->n_kv_heads * each, THREADS), &args);
 }

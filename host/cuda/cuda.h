@@ -212,6 +212,8 @@ cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch
 /* What kernels that read K rows alone, or V rows, are called by. */
 const char *tms_cu_key_tag(tamis_dtype dtype);
 const char *tms_cu_value_tag(tamis_dtype dtype);
+/* The number of a head dim in the names of kernels: its own, or CU_ANY_DIM. */
+uint32_t tms_cu_dim_tag(uint32_t head_dim);
 /* `n` tickets, all 0 (E_UNSUPPORTED above TMS_CU_TICKETS). */
 uint64_t tms_cu_tickets(tms_cu_launch *l, uint64_t n);
 

@@ -67,9 +67,10 @@ static tamis_status run_mean(tms_device *dev, const tms_key_score *p) {
 }
 
 static tamis_status run_quadratic(tms_device *dev, const tms_key_score *p) {
+    const uint32_t slots = CU_PROJECT_SLOTS(p->kv.head_dim);
     uint64_t n;
-    tms_cu_launch l = tms_cu_begin(dev, "key", "key_score_quadratic");
-    const cu_key_score_args args = args_of(&l, p, CU_PROJECT_SLOTS, &n);
+    tms_cu_launch l = tms_cu_begin(dev, "key", "key_score_quadratic_s%u", slots);
+    const cu_key_score_args args = args_of(&l, p, slots, &n);
     return tms_cu_run_projected(&l, n, p->kv.head_dim, &args);
 }
 

@@ -92,7 +92,8 @@ cu_kv tms_cu_kv(tms_cu_launch *l, const tms_kv *kv, uint64_t n) {
                        .slot_stride = kv->slot_stride,
                        .value_offset = kv->value_offset,
                        .page_size = kv->page_size,
-                       .page_shift = log2_of(kv->page_size)};
+                       .page_shift = log2_of(kv->page_size),
+                       .dim = kv->head_dim};
     check_rows(l, "K and V rows", out.rows, size, strides, sizeof strides / sizeof *strides);
     return out;
 }
@@ -140,6 +141,10 @@ cu_lists tms_cu_lists(tms_cu_launch *l, const tms_lists *lists, uint64_t lanes) 
 
 cu_logit tms_cu_logit(const tms_logit *rule) {
     return (cu_logit){rule->scale, rule->soft_cap};
+}
+
+uint32_t tms_cu_dim_tag(uint32_t head_dim) {
+    return CU_DIM_OF(head_dim) ? head_dim : CU_ANY_DIM;
 }
 
 const char *tms_cu_key_tag(tamis_dtype dtype) {
@@ -228,7 +233,7 @@ tamis_status tms_cu_run_projected(tms_cu_launch *l, uint64_t n, uint32_t head_di
     const tms_cu_grid grid = {.x = n,
                               .y = 1,
                               .z = 1,
-                              .threads = CU_PROJECT_THREADS,
+                              .threads = CU_PROJECT_THREADS(CU_PROJECT_SLOTS(head_dim)),
                               .shared = CU_PROJECT_SHARED(head_dim)};
     return tms_cu_run(l, grid, args);
 }

@@ -58,7 +58,7 @@ static tms_cu_grid grid_of(uint64_t owners, uint64_t n, uint32_t per_block) {
 static tamis_status run_logs(tms_device *dev, const tms_page_mass *p) {
     const uint32_t pages = tms_batch_entries(&p->batch, p->kv.page_size);
     tms_cu_launch l = tms_cu_begin(dev, "mass", "page_mass_logs_%s_d%u",
-                                   tms_cu_key_tag(p->kv.dtype), p->kv.head_dim);
+                                   tms_cu_key_tag(p->kv.dtype), tms_cu_dim_tag(p->kv.head_dim));
     const cu_mass_args args = args_of(&l, p);
     return tms_cu_run(&l, grid_of(masses_of(p).n_states, pages, CU_MASS_THREADS / 32), &args);
 }

@@ -42,9 +42,10 @@ tamis_status tms_cu_observe(tms_device *dev, const tms_observe *p) {
     if (status != TAMIS_OK) return status;
     const bool logits = p->logits.mem;
     const uint32_t dim = p->kv.head_dim, row = dim * (uint32_t)tms_kv_unit(p->kv.dtype);
+    const uint32_t tag = tms_cu_dim_tag(dim);
     tms_cu_launch l = logits ? tms_cu_begin(dev, "observe", "observe_logits")
                              : tms_cu_begin(dev, "observe", "observe_rows_%s_d%u",
-                                            tms_cu_key_tag(p->kv.dtype), dim);
+                                            tms_cu_key_tag(p->kv.dtype), tag);
     const uint64_t shares =
         tms_divide_up(p->batch.max_visible, logits ? CU_OBSERVE_THREADS : CU_OBSERVE_KEYS);
     const cu_observe_args args = args_of(&l, p, shares ? (uint32_t)shares : 1);
@@ -52,6 +53,8 @@ tamis_status tms_cu_observe(tms_device *dev, const tms_observe *p) {
                               .y = 1,
                               .z = 1,
                               .threads = CU_OBSERVE_THREADS,
-                              .shared = logits ? 0 : CU_OBSERVE_SHARED(dim, row)};
+                              .shared = logits              ? 0
+                                        : tag == CU_ANY_DIM ? CU_OBSERVE_QUERIES(dim)
+                                                            : CU_OBSERVE_SHARED(dim, row)};
     return tms_cu_run(&l, grid, &args);
 }

@@ -62,15 +62,14 @@ tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
     const uint64_t lanes = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
     tamis_status status = tms_cu_base_only(dev, "write_rows");
     if (status != TAMIS_OK) return status;
-    tms_cu_launch l = p->dtype == TAMIS_F32
-                          ? tms_cu_begin(dev, "rows", "write_rows_%s_d%u",
-                                         tamis_dtype_name(p->kv.dtype), p->kv.head_dim)
-                          : tms_cu_begin(dev, "rows", "copy_rows_16_d%u", p->kv.head_dim);
+    tms_cu_launch l =
+        p->dtype == TAMIS_F32
+            ? tms_cu_begin(dev, "rows", "write_rows_%s_d%u", tamis_dtype_name(p->kv.dtype),
+                           tms_cu_dim_tag(p->kv.head_dim))
+            : tms_cu_begin(dev, "rows", "copy_rows_16_d%u", tms_cu_dim_tag(p->kv.head_dim));
     const cu_write_rows_args args = write_args(&l, p);
-    /* Threads of a row of blocks: those of a warp's side. */
     const uint32_t dim = p->kv.head_dim;
-    const uint32_t each =
-        tms_has_blocks(p->kv.dtype) ? CU_ROW_LANES(dim) : dim / CHANNELS;
+    const uint32_t each = tms_has_blocks(p->kv.dtype) ? CU_ROW_THREADS(dim) : dim / CHANNELS;
     return tms_cu_run(&l, tms_cu_items(lanes * each, THREADS), &args);
 }
 
@@ -79,7 +78,7 @@ tamis_status tms_cu_read_rows(tms_device *dev, const tms_read_rows *p) {
     if (status != TAMIS_OK) return status;
     const uint64_t n = (uint64_t)p->n * p->kv.head_dim;
     tms_cu_launch l = tms_cu_begin(dev, "rows", "read_rows_%s_d%u", tamis_dtype_name(p->kv.dtype),
-                                   p->kv.head_dim);
+                                   tms_cu_dim_tag(p->kv.head_dim));
     const cu_read_rows_args args = {
         .kv = tms_cu_kv(&l, &p->kv, p->n),
         .table = tms_cu_reached(&l, "table", p->table, sizeof(int32_t), p->n),

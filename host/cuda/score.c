@@ -38,16 +38,23 @@ cu_score_args tms_cu_score_args(tms_cu_launch *l, const tms_score_pages *p) {
     };
 }
 
+uint32_t tms_cu_score_tag(const tms_score_pages *p) {
+    const bool large = p->batch.n_heads / p->batch.n_kv_heads > CU_SCORE_GROUP;
+    return large ? CU_ANY_DIM : tms_cu_dim_tag(p->kv.head_dim);
+}
+
 uint32_t tms_cu_score_shared(const tms_score_pages *p) {
     const uint32_t group = p->batch.n_heads / p->batch.n_kv_heads;
-    return 2 * group * p->kv.head_dim * (uint32_t)sizeof(float);
+    const bool any = tms_cu_score_tag(p) == CU_ANY_DIM;
+    const uint32_t heads = any && group > CU_SCORE_HEADS ? CU_SCORE_HEADS : group;
+    return 2 * heads * p->kv.head_dim * (uint32_t)sizeof(float);
 }
 
 tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p) {
     tamis_status status = tms_cu_base_only(dev, "score_pages");
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "score", "score_pages_%s_d%u",
-                                   tamis_dtype_name(p->kv.bounds_dtype), p->kv.head_dim);
+                                   tamis_dtype_name(p->kv.bounds_dtype), tms_cu_score_tag(p));
     const cu_score_args args = tms_cu_score_args(&l, p);
     const tms_cu_grid grid = {.x = (uint64_t)p->batch.n_rows * args.blocks,
                               .y = p->batch.n_kv_heads,

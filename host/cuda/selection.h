@@ -7,6 +7,8 @@
 
 /* With as many blocks of CU_SCORE_THREADS a (row, KV head) as the device can use. */
 cu_score_args tms_cu_score_args(tms_cu_launch *l, const tms_score_pages *p);
+/* The number of the head dim in the names of kernels: its own, or CU_ANY_DIM. */
+uint32_t tms_cu_score_tag(const tms_score_pages *p);
 /* Bytes of dynamic shared memory. */
 uint32_t tms_cu_score_shared(const tms_score_pages *p);
 

@@ -27,7 +27,7 @@ static tamis_status run_score_select(tms_device *dev, const tms_sparse_attend *p
     select.stride = p->score.stride;
     tms_cu_launch l =
         tms_cu_begin(dev, "sparse_attend", "score_select_%s_d%u",
-                     tamis_dtype_name(p->score.kv.bounds_dtype), p->score.kv.head_dim);
+                     tamis_dtype_name(p->score.kv.bounds_dtype), tms_cu_score_tag(&p->score));
     cu_score_select_args args = {
         .score = tms_cu_score_args(&l, &p->score),
         .select = tms_cu_select_args(&l, &select),

@@ -112,9 +112,10 @@ static tamis_status run_l2(tms_device *dev, const tms_value_norm *p) {
 }
 
 static tamis_status run_projected(tms_device *dev, const tms_value_norm *p) {
+    const uint32_t slots = CU_PROJECT_SLOTS(p->kv.head_dim);
     uint64_t n;
-    tms_cu_launch l = tms_cu_begin(dev, "value", "value_norm_projected");
-    const cu_value_norm_args args = norm_args(&l, p, CU_PROJECT_SLOTS, &n);
+    tms_cu_launch l = tms_cu_begin(dev, "value", "value_norm_projected_s%u", slots);
+    const cu_value_norm_args args = norm_args(&l, p, slots, &n);
     return tms_cu_run_projected(&l, n, p->kv.head_dim, &args);
 }
 

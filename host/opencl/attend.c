@@ -8,6 +8,10 @@
 #define BASE_SPLITS 64u
 #define BASE_TOKENS 64u
 #define BASE_ROWS   64u
+/* A work-group of it has at most so many query heads, and of long ones so many channels of them, since
+ * their q lie in local memory and their sums in registers. */
+#define BASE_HEADS    16u
+#define BASE_CHANNELS 4096u
 
 /* Splits of a launch, at least 1. */
 static uint32_t splits_of(const tms_attend *p, bool cpu) {
@@ -48,15 +52,26 @@ static tms_cl_states states_of(const tms_attend *p, bool cpu) {
     return s;
 }
 
+static uint32_t group_of(const tms_attend *p) {
+    return p->batch.n_heads / p->batch.n_kv_heads;
+}
+
+/* The work-groups that share the query heads of a KV head. */
+static uint32_t shares_of(const tms_attend *p) {
+    const uint32_t of_length = BASE_CHANNELS / p->kv.head_dim;
+    return (uint32_t)tms_divide_up(group_of(p), of_length < BASE_HEADS ? of_length : BASE_HEADS);
+}
+
 /* Rows [first, first + n), up to the merge. */
 static tamis_status run_base(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
                              uint32_t first, uint32_t n) {
     const tms_batch *b = &p->batch;
-    tms_cl_launch l = tms_cl_begin(
-        dev, "attend.cl", "attend_rows",
-        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DMOST_SPLITS=%u -DLEAST_PAGES=%u",
-        p->kv.dtype, p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, BASE_SPLITS,
-        BASE_TOKENS / p->kv.page_size);
+    const uint32_t shares = shares_of(p), heads = (uint32_t)tms_divide_up(group_of(p), shares);
+    tms_cl_launch l = tms_cl_begin(dev, "attend.cl", "attend_rows",
+                                   "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHEADS=%u "
+                                   "-DMOST_SPLITS=%u -DLEAST_PAGES=%u",
+                                   p->kv.dtype, p->kv.head_dim, p->kv.page_size, group_of(p), heads,
+                                   BASE_SPLITS, BASE_TOKENS / p->kv.page_size);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
@@ -64,7 +79,8 @@ static tamis_status run_base(tms_device *dev, const tms_attend *p, const tms_cl_
     tms_cl_attend_logits(&l, p);
     tms_cl_u32(&l, first);
     tms_cl_attend_states(&l, p, s);
-    return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, (uint64_t)n * s->n_splits, b->n_kv_heads);
+    return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, (uint64_t)n * s->n_splits,
+                             (uint64_t)b->n_kv_heads * shares);
 }
 
 /* Joins the states of rows [first, first + n). */

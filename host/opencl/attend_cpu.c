@@ -3,14 +3,16 @@
  * cl_kernels/attend_rows_cpu.cl, and their launches. */
 #include "host/opencl/opencl.h"
 
-const char *tms_cl_cpu_shape_refusal(const tms_kv *kv) {
-    const uint32_t dim = kv->head_dim;
-    if (dim != 64 && dim != 128 && dim != 256) return "the head dim is not 64, 128 or 256";
+const char *tms_cl_cpu_shape_refusal(const tms_kv *kv, const tms_batch *batch) {
+    const uint32_t dim = kv->head_dim, group = batch->n_heads / batch->n_kv_heads;
+    if (dim != 64 && dim != 128 && dim != 256 && dim != 512)
+        return "the head dim is not 64, 128, 256 or 512";
+    if (group > TMS_CL_CPU_GROUP) return "more than 16 query heads share a KV head";
     return kv->page_size != 16 ? "the page size is not 16" : NULL;
 }
 
 const char *tms_cl_attend_cpu_refusal(const tms_attend *p) {
-    return tms_cl_cpu_shape_refusal(&p->kv);
+    return tms_cl_cpu_shape_refusal(&p->kv, &p->batch);
 }
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */

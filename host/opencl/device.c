@@ -15,7 +15,7 @@
 #define NEED_GROUP       256u
 
 /* The most bytes that kernels may read in the place of absent memory: a few pages of any shape. */
-#define NOTHING_BYTES (256u << 10)
+#define NOTHING_BYTES (512u << 10)
 
 /* Held while platforms and devices are queried and contexts are created or released. PoCL does not
  * lock its initialisation: a second thread may get devices that are not set up yet. Calls of OpenCL

@@ -9,6 +9,8 @@
  * of observe.cl). */
 #define MOST_TURNS 16384u
 #define TILE_ROWS  8u
+/* Heads of no more channels share a program, which has local memory for as many. */
+#define SHORT_HEAD 256u
 
 /* OBSERVE_PARAMS of observe.clh. */
 static void set_observe(tms_cl_launch *l, const tms_observe *p) {
@@ -61,8 +63,9 @@ static tamis_status run_part(tms_device *dev, const tms_observe *p, uint32_t beg
         tms_cl_ref(&l, p->logits, sizeof(cl_float), n_logits(p));
         tms_cl_u64(&l, p->logit_stride);
     } else {
-        l = tms_cl_begin(dev, "observe.cl", "observe_rows", "-DDTYPE=%d",
-                         tms_key_dtype(p->kv.dtype));
+        l = tms_cl_begin(dev, "observe.cl", "observe_rows", "-DDTYPE=%d%s",
+                         tms_key_dtype(p->kv.dtype),
+                         p->kv.head_dim > SHORT_HEAD ? " -DMOST_DIM=512" : "");
         tms_cl_kv(&l, &p->kv, b->n_rows);
         tms_cl_batch(&l, b);
         set_observe(&l, p);

@@ -255,8 +255,10 @@ const char *tms_cl_settings(tms_device *dev, tamis_setting_op op, const tms_kv *
 /* For ops without a CPU form: E_UNSUPPORTED if that form is forced. */
 tamis_status tms_cl_base_only(tms_device *dev, const char *op);
 
-/* Why the CPU forms of the cache's ops do not take pages of this shape; NULL if they do. */
-const char *tms_cl_cpu_shape_refusal(const tms_kv *kv);
+/* Why the CPU forms of score_pages and attention do not take pages and groups of this shape; NULL if
+ * they do. Groups have at most TMS_CL_CPU_GROUP query heads. */
+#define TMS_CL_CPU_GROUP 16u
+const char *tms_cl_cpu_shape_refusal(const tms_kv *kv, const tms_batch *batch);
 
 /* ---- Ops, one file per stem ------------------------------------------------------------------ */
 
@@ -317,7 +319,7 @@ const char *tms_cl_attend_cpu_refusal(const tms_attend *p);
 /* rows.c: the arguments OWN_NUMBERS of write_cpu.clh, of rows that an attend writes first. */
 void tms_cl_own_rows(tms_cl_launch *l, const tms_write_rotated *p);
 /* The most floats of a core's heads: those of a group, and a key. */
-#define TMS_CL_OWN_FLOATS ((16 + 1) * 256)
+#define TMS_CL_OWN_FLOATS ((TMS_CL_CPU_GROUP + 1) * TMS_MOST_HEAD_DIM)
 
 /* Merges states of the same rows into one, parts packed [part][row*n_heads + head][dim], out with a
  * row stride; for the op merge and the last step of attend. */

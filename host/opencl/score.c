@@ -48,7 +48,8 @@ static tamis_status run_cpu(tms_device *dev, const tms_score_pages *p) {
 
 tamis_status tms_cl_score_pages(tms_device *dev, const tms_score_pages *p) {
     bool cpu;
-    tamis_status status = tms_cl_choose(dev, "score_pages", tms_cl_cpu_shape_refusal(&p->kv), &cpu);
+    tamis_status status =
+        tms_cl_choose(dev, "score_pages", tms_cl_cpu_shape_refusal(&p->kv, &p->batch), &cpu);
     if (status != TAMIS_OK) return status;
     return cpu ? run_cpu(dev, p) : run_base(dev, p);
 }

@@ -31,7 +31,7 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     if (!p->score.scores.mem) return "there are no scores";
     if (tms_select_is_wide(&p->select)) return "a wide selection";
     if (p->select.granularity != p->attend.kv.page_size) return "entries that are not pages";
-    return tms_cl_cpu_shape_refusal(&p->attend.kv);
+    return tms_cl_attend_cpu_refusal(&p->attend);
 }
 
 /* write: rows that are written first, or NULL. */

@@ -5,6 +5,7 @@
 #define TMS_OPS_TYPES_H
 
 #include "host/base/dtype.h"
+#include "host/base/shape.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,7 +45,7 @@ typedef struct tms_kv {
     tamis_dtype dtype;        /* of K and V */
     tamis_dtype bounds_dtype; /* where there are bounds: tms_bounds_dtype of K and V, or q8 */
     uint32_t page_size;       /* 8, 16, 32, 64 */
-    uint32_t head_dim;        /* 64, 80, 96, 128, 256 */
+    uint32_t head_dim;        /* TMS_HEAD_DIMS */
     uint64_t page_stride, head_stride, slot_stride, value_offset;
     uint64_t bounds_page_stride, bounds_head_stride;
 } tms_kv;
@@ -100,7 +101,7 @@ typedef struct tms_planes {
  * computes nothing; tables may be absent then. */
 typedef struct tms_batch {
     uint32_t n_rows, n_tiles;
-    uint32_t n_heads, n_kv_heads; /* group = n_heads / n_kv_heads, 1..16 */
+    uint32_t n_heads, n_kv_heads; /* group = n_heads / n_kv_heads, 1..TMS_MOST_GROUP */
     tms_ref tiles, row_seq, visible, first, table;
     uint64_t seq_stride, head_stride; /* elements of table */
     uint32_t max_visible; /* no entry of `visible` is larger; known to the host, sizes the launch */

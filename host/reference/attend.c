@@ -13,8 +13,11 @@
 
 /* The softmax so far: Σ exp(logit - max) and Σ exp(logit - max)·v. */
 typedef struct running {
-    double max, sum, out[TMS_MAX_HEAD_DIM];
+    double max, sum, out[TMS_MOST_HEAD_DIM];
 } running;
+
+/* Query heads of a group whose states are kept at a time. */
+enum { HEADS = 16 };
 
 /* What a launch reads and writes. */
 typedef struct operands {
@@ -46,60 +49,72 @@ static void keep(const tms_attend *p, const operands *o, uint64_t row, uint32_t 
     if (o->logits) o->logits[at] = (float)logit;
 }
 
-/* Adds the seen slots of one page to the states of a group. */
-static void add_page(const tms_attend *p, const operands *o, uint64_t row, uint32_t head,
+/* `n` query heads of a KV head from query head `first` on. */
+typedef struct heads {
+    uint32_t head, first, n;
+} heads;
+
+/* Adds the seen slots of one page to the heads' states. */
+static void add_page(const tms_attend *p, const operands *o, uint64_t row, const heads *h,
                      const int32_t *lane, uint32_t ordinal, running *states) {
     const tms_kv *kv = &p->kv;
     const uint32_t dim = kv->head_dim, size = kv->page_size;
-    const uint32_t group = p->batch.n_heads / p->batch.n_kv_heads;
-    const uint64_t index = row * p->batch.n_kv_heads + head;
+    const uint64_t index = row * p->batch.n_kv_heads + h->head;
     const uint32_t visible = (uint32_t)o->visible[index], begin = ordinal * size;
     const uint32_t hidden = tms_first_slot(o->first, index, visible);
     const uint32_t first = hidden > begin ? hidden - begin : 0; /* in the page */
     const uint32_t last = visible - begin < size ? visible - begin : size;
-    const float *q = o->q + row * p->q.stride + (uint64_t)head * group * dim;
+    const float *q = o->q + row * p->q.stride + (uint64_t)h->first * dim;
     const int32_t page = lane[ordinal];
-    float k[TMS_MAX_HEAD_DIM], v[TMS_MAX_HEAD_DIM];
+    float k[TMS_MOST_HEAD_DIM], v[TMS_MOST_HEAD_DIM];
     for (uint32_t s = first; s < last; s++) {
-        const tms_row key = tms_key_at(kv, page, head, s);
+        const tms_row key = tms_key_at(kv, page, h->head, s);
         tms_load_slot(kv, o->data, key, k);
         tms_load_slot(kv, o->data, tms_value_of(kv, key), v);
         /* 2. Its logit with every query head, and the softmax so far. */
-        for (uint32_t g = 0; g < group; g++) {
+        for (uint32_t g = 0; g < h->n; g++) {
             const double logit = tms_logit_of(&p->logit, q + g * dim, k, dim);
-            keep(p, o, row, head * group + g, begin + s, logit);
+            keep(p, o, row, h->first + g, begin + s, logit);
             add(&states[g], logit, v, dim);
         }
     }
 }
 
-/* One row of one KV head. */
-static void attend_lane(const tms_attend *p, const operands *o, uint64_t row, uint32_t head) {
+/* One row of these heads, HEADS at most. */
+static void attend_heads(const tms_attend *p, const operands *o, uint64_t row, const heads *h) {
     const tms_batch *batch = &p->batch;
     const uint32_t dim = p->kv.head_dim, size = p->kv.page_size;
-    const uint32_t group = batch->n_heads / batch->n_kv_heads;
-    const uint64_t index = row * batch->n_kv_heads + head;
+    const uint64_t index = row * batch->n_kv_heads + h->head;
     const int32_t *lane =
-        tms_lane(o->table, batch->seq_stride, batch->head_stride, o->row_seq[row], head);
+        tms_lane(o->table, batch->seq_stride, batch->head_stride, o->row_seq[row], h->head);
     const int32_t *list = o->pages ? o->pages + index * p->lists.capacity : NULL;
     const uint32_t visible = (uint32_t)o->visible[index];
     const uint32_t n = list ? (uint32_t)o->count[index] : visible / size + (visible % size != 0);
-    running states[TMS_MAX_GROUP];
-    for (uint32_t g = 0; g < group; g++)
+    running states[HEADS];
+    for (uint32_t g = 0; g < h->n; g++)
         states[g] = (running){.max = -INFINITY};
     /* 1. Every page of the list that begins before the row's limit. */
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t ordinal = list ? (uint32_t)list[i] : i;
-        if ((uint64_t)ordinal * size < visible) add_page(p, o, row, head, lane, ordinal, states);
+        if ((uint64_t)ordinal * size < visible) add_page(p, o, row, h, lane, ordinal, states);
     }
     /* 3. The states as results; nothing seen leaves sum 0 and max -inf. */
-    for (uint32_t g = 0; g < group; g++) {
-        const uint32_t query_head = head * group + g;
+    for (uint32_t g = 0; g < h->n; g++) {
+        const uint32_t query_head = h->first + g;
         float *out = o->out + row * p->out.stride + (uint64_t)query_head * dim;
         const double sum = states[g].sum;
         for (uint32_t d = 0; d < dim; d++)
             out[d] = sum == 0 ? 0 : (float)(states[g].out[d] / sum);
         if (o->lse) o->lse[row * batch->n_heads + query_head] = (float)(states[g].max + log(sum));
+    }
+}
+
+/* One row of one KV head. */
+static void attend_lane(const tms_attend *p, const operands *o, uint64_t row, uint32_t head) {
+    const uint32_t group = p->batch.n_heads / p->batch.n_kv_heads;
+    for (uint32_t g = 0; g < group; g += HEADS) {
+        const heads h = {head, head * group + g, group - g < HEADS ? group - g : HEADS};
+        attend_heads(p, o, row, &h);
     }
 }
 

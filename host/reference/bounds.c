@@ -25,7 +25,7 @@ static void load_key(const page_keys *keys, uint32_t slot, float *key) {
 /* Both begin as the first key; every other key widens them. A NaN stays, since comparisons with it
  * are false. */
 static void min_and_max(const page_keys *keys, float *lo, float *hi) {
-    float key[TMS_MAX_HEAD_DIM];
+    float key[TMS_MOST_HEAD_DIM];
     load_key(keys, 0, lo);
     load_key(keys, 0, hi);
     for (uint32_t s = 1; s < keys->kv->page_size; s++) {
@@ -39,7 +39,7 @@ static void min_and_max(const page_keys *keys, float *lo, float *hi) {
 
 /* Sums in fp32 in slot order. */
 static void mean_of(const page_keys *keys, float *mean) {
-    float key[TMS_MAX_HEAD_DIM];
+    float key[TMS_MOST_HEAD_DIM];
     load_key(keys, 0, mean);
     for (uint32_t s = 1; s < keys->kv->page_size; s++) {
         load_key(keys, s, key);
@@ -52,7 +52,7 @@ static void mean_of(const page_keys *keys, float *mean) {
 
 /* From the squares of differences to the mean, which are never below 0. */
 static void std_of(const page_keys *keys, const float *mean, float *std) {
-    float key[TMS_MAX_HEAD_DIM];
+    float key[TMS_MOST_HEAD_DIM];
     memset(std, 0, keys->kv->head_dim * sizeof *std);
     for (uint32_t s = 0; s < keys->kv->page_size; s++) {
         load_key(keys, s, key);
@@ -79,7 +79,7 @@ static void around_mean(const tms_kv *kv, const float *mean, const float *spread
 }
 
 static void pair_of(const tms_bounds *p, const page_keys *keys, float *lo, float *hi) {
-    float mean[TMS_MAX_HEAD_DIM], spread[TMS_MAX_HEAD_DIM];
+    float mean[TMS_MOST_HEAD_DIM], spread[TMS_MOST_HEAD_DIM];
     if (p->kind == TAMIS_BOUNDS_MINMAX) {
         min_and_max(keys, lo, hi);
         return;
@@ -101,7 +101,7 @@ tamis_status tms_reference_bounds(tms_device *dev, const tms_bounds *p) {
     void *bounds = p->n ? tms_view_rest(&views, "kv bounds", kv->bounds) : NULL;
     const int32_t *pages = tms_view(&views, "pages", p->pages, (uint64_t)p->n * 4);
     if (views.status != TAMIS_OK) return views.status;
-    float pair[2 * TMS_MAX_HEAD_DIM];
+    float pair[2 * TMS_MOST_HEAD_DIM];
     for (uint32_t i = 0; i < p->n; i++) {
         for (uint32_t h = 0; h < p->n_kv_heads && pages[i] >= 0; h++) {
             const page_keys keys = {kv, data, pages[i], h};

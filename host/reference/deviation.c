@@ -34,7 +34,7 @@ static operands view_operands(tms_views *views, const tms_deviation *p) {
 static double of_slot(const tms_deviation *p, const operands *o, int32_t seq, uint32_t head,
                       uint32_t slot, const float *x) {
     const tms_kv *kv = &p->kv;
-    float held[TMS_MAX_HEAD_DIM];
+    float held[TMS_MOST_HEAD_DIM];
     double sum = 0;
     /* 1. The row in the slot. */
     const int32_t *lane = tms_lane(o->table, p->batch.seq_stride, p->batch.head_stride, seq, head);

@@ -27,7 +27,7 @@ static double norm(const float *k, uint32_t n) {
 }
 
 static void score_norm(const tms_kv *kv, const lane *l) {
-    float k[TMS_MAX_HEAD_DIM];
+    float k[TMS_MOST_HEAD_DIM];
     for (uint32_t s = 0; s < l->visible; s++) {
         load_key(kv, l, s, k);
         l->out[s] = (float)norm(k, kv->head_dim);
@@ -36,8 +36,8 @@ static void score_norm(const tms_kv *kv, const lane *l) {
 
 static void score_cosine(const tms_kv *kv, const lane *l) {
     const uint32_t dim = kv->head_dim;
-    float k[TMS_MAX_HEAD_DIM];
-    double m[TMS_MAX_HEAD_DIM] = {0}, square = 0;
+    float k[TMS_MOST_HEAD_DIM];
+    double m[TMS_MOST_HEAD_DIM] = {0}, square = 0;
     /* 1. The sum of directions; its length cancels out. A key of norm 0 has none. */
     for (uint32_t s = 0; s < l->visible; s++) {
         load_key(kv, l, s, k);
@@ -69,7 +69,7 @@ static double expected(double scale, const float *mu, const float *cov, const fl
 
 static void score_quadratic(const tms_kv *kv, const lane *l, double scale) {
     const uint32_t dim = kv->head_dim;
-    float k[TMS_MAX_HEAD_DIM];
+    float k[TMS_MOST_HEAD_DIM];
     for (uint32_t s = 0; s < l->visible; s++) {
         double score = 0;
         load_key(kv, l, s, k);

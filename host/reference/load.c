@@ -46,7 +46,7 @@ static operands view_operands(tms_views *views, const tms_load_rows *p) {
 static void load_slot(const tms_load_rows *p, const operands *o, uint64_t r, uint32_t h,
                       uint32_t slot) {
     const tms_kv *kv = &p->kv;
-    float row[TMS_MAX_HEAD_DIM];
+    float row[TMS_MOST_HEAD_DIM];
     /* 1. The slot's place. */
     const int32_t *lane =
         tms_lane(o->table, p->batch.seq_stride, p->batch.head_stride, o->row_seq[r], h);

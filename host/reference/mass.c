@@ -27,8 +27,8 @@ static void load_key(const tms_kv *kv, const lane *l, uint32_t slot, float *k) {
 
 /* lse of every query head over all that the row sees; NaN if a logit is. */
 static void find_lse(const tms_page_mass *p, const lane *l, double *lse) {
-    float k[TMS_MAX_HEAD_DIM];
-    double most[TMS_MAX_GROUP], sum[TMS_MAX_GROUP] = {0};
+    float k[TMS_MOST_HEAD_DIM];
+    double most[TMS_MOST_GROUP], sum[TMS_MOST_GROUP] = {0};
     for (uint32_t g = 0; g < l->group; g++)
         most[g] = -INFINITY;
     for (uint32_t slot = l->first; slot < l->visible; slot++) {
@@ -50,8 +50,8 @@ static void find_lse(const tms_page_mass *p, const lane *l, double *lse) {
 /* The masses of one page, of which the row sees slots from l->first on, joined by the group's rule. */
 static double score_page(const tms_page_mass *p, const lane *l, uint32_t ordinal,
                          const double *lse) {
-    float k[TMS_MAX_HEAD_DIM];
-    double mass[TMS_MAX_GROUP] = {0}, score = 0;
+    float k[TMS_MOST_HEAD_DIM];
+    double mass[TMS_MOST_GROUP] = {0}, score = 0;
     const uint32_t begin = ordinal * p->kv.page_size, end = begin + p->kv.page_size;
     for (uint32_t slot = l->first > begin ? l->first : begin; slot < end; slot++) {
         load_key(&p->kv, l, slot, k);
@@ -70,7 +70,7 @@ static double score_page(const tms_page_mass *p, const lane *l, uint32_t ordinal
 
 static void score_lane(const tms_page_mass *p, const lane *l) {
     const uint32_t pages = l->visible / p->kv.page_size;
-    double lse[TMS_MAX_GROUP];
+    double lse[TMS_MOST_GROUP];
     bool spoiled = false;
     /* 1. The lse of each query head, by which the masses are normalised. */
     find_lse(p, l, lse);

@@ -70,7 +70,7 @@ static void observe_slot(const tms_observe *p, const operands *o, const lane *l,
         ((uint64_t)l->item * p->batch.n_kv_heads + l->head) * p->values.stride + slot;
     const uint64_t at =
         p->values.stride ? beside : (uint64_t)page * kv->page_size + slot % kv->page_size;
-    float k[TMS_MAX_HEAD_DIM];
+    float k[TMS_MOST_HEAD_DIM];
     double value = p->accumulate && o->values ? o->values[at] : 0;
     if (!o->logits)
         tms_load_slot(kv, o->data, tms_key_at(kv, page, l->head, slot % kv->page_size), k);

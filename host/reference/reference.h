@@ -7,8 +7,6 @@
 
 #include <math.h>
 
-enum { TMS_MAX_HEAD_DIM = 256, TMS_MAX_GROUP = 16 }; /* the contract's largest, for buffers */
-
 struct tms_mem {
     unsigned char *data;
     uint64_t bytes;

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { MAX_PAIRS = 128 };
+enum { MAX_PAIRS = TMS_MOST_HEAD_DIM / 2 };
 
 /* cos and sin of every pair's angle at one position. */
 static void angles(const float *table, int32_t position, uint32_t pairs, double (*turn)[2]) {

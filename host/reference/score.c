@@ -47,7 +47,7 @@ tamis_status tms_reference_score_pages(tms_device *dev, const tms_score_pages *p
     const int32_t *table = n ? tms_view_rest(&views, "table", batch->table) : NULL;
     const void *bounds = n ? tms_view_rest(&views, "kv bounds", kv->bounds) : NULL;
     if (views.status != TAMIS_OK) return views.status;
-    float rows[2 * TMS_MAX_HEAD_DIM]; /* lo, then hi */
+    float rows[2 * TMS_MOST_HEAD_DIM]; /* lo, then hi */
     for (uint64_t r = 0; r < n; r++) {
         for (uint32_t h = 0; h < heads; h++) {
             const int32_t *lane =

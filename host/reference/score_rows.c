@@ -30,7 +30,7 @@ static void score_slot(const tms_score_rows *p, const operands *o, int32_t seq, 
                        uint32_t slot) {
     const tms_kv *kv = &p->kv;
     const tms_batch *b = &p->batch;
-    float k[TMS_MAX_HEAD_DIM];
+    float k[TMS_MOST_HEAD_DIM];
     /* 1. The slot's place. */
     const int32_t *lane = tms_lane(o->table, b->seq_stride, b->head_stride, seq, head);
     const int32_t page = lane[slot / kv->page_size];

@@ -65,7 +65,7 @@ static double dot(const double *y, const float *v, uint32_t n) {
 static void score_lane(const tms_value_score *p, const lane *l, const float *a,
                        const int32_t *limits, double *y, float *out) {
     const uint32_t dim = p->kv.head_dim;
-    float v[TMS_MAX_HEAD_DIM];
+    float v[TMS_MOST_HEAD_DIM];
     /* 1. Every list's output over the slots within its limits. */
     memset(y, 0, (size_t)p->n_lists * dim * sizeof *y);
     for (int32_t s = limits[0]; s < limits[1]; s++) {
@@ -120,11 +120,11 @@ tamis_status tms_reference_value_score(tms_device *dev, const tms_value_score *p
 enum { BLOCK = 32 }; /* slots for which a row of w is widened once */
 
 /* The norms of up to BLOCK slots under the projections of a group. `w`: its first column. */
-static void norm_projected(const tms_value_norm *p, const float (*v)[TMS_MAX_HEAD_DIM], uint32_t n,
+static void norm_projected(const tms_value_norm *p, const float (*v)[TMS_MOST_HEAD_DIM], uint32_t n,
                            const void *w, uint64_t column, float *out) {
     const uint32_t group = p->batch.n_heads / p->batch.n_kv_heads, dim = p->kv.head_dim;
     double sums[BLOCK] = {0};
-    float row[TMS_MAX_HEAD_DIM];
+    float row[TMS_MOST_HEAD_DIM];
     for (uint32_t g = 0; g < group; g++) {
         for (uint64_t o = 0; o < p->n_out; o++) {
             tms_load_row(p->w_dtype, w, o * p->w_stride + column + (uint64_t)g * dim, dim, row);
@@ -138,7 +138,7 @@ static void norm_projected(const tms_value_norm *p, const float (*v)[TMS_MAX_HEA
 
 static void norm_lane(const tms_value_norm *p, const lane *l, const void *w, float *out) {
     const uint32_t dim = p->kv.head_dim, group = p->batch.n_heads / p->batch.n_kv_heads;
-    float v[BLOCK][TMS_MAX_HEAD_DIM];
+    float v[BLOCK][TMS_MOST_HEAD_DIM];
     for (uint32_t first = 0; first < l->visible; first += BLOCK) {
         const uint32_t n = l->visible - first < BLOCK ? l->visible - first : BLOCK;
         /* 1. The values of a block of slots. */

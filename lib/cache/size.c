@@ -8,26 +8,22 @@
 #define ALL_PLANES ((uint32_t)TAMIS_PLANE_POSITIONS | (uint32_t)TAMIS_PLANE_SCORES)
 
 static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
-    static const uint32_t dims[] = {64, 80, 96, 128, 256};
-    bool dim_known = false;
     TMS_REQUIRE_RESERVED(p, tamis_cache_params);
-    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
-        dim_known |= p->head_dim == dims[i];
     if (p->page_size == 0) p->page_size = 16;
     TMS_REQUIRE(p->n_layers > 0, TAMIS_E_ARGUMENT, "n_layers is 0");
     TMS_REQUIRE(p->n_kv_heads > 0, TAMIS_E_ARGUMENT, "n_kv_heads is 0");
     TMS_REQUIRE(p->n_heads > 0 && p->n_heads % p->n_kv_heads == 0, TAMIS_E_ARGUMENT,
                 "n_heads %" PRIu32 " is not a multiple of n_kv_heads %" PRIu32, p->n_heads,
                 p->n_kv_heads);
-    TMS_REQUIRE(p->n_heads / p->n_kv_heads <= 16, TAMIS_E_UNSUPPORTED,
+    TMS_REQUIRE(p->n_heads / p->n_kv_heads <= TMS_MOST_GROUP, TAMIS_E_UNSUPPORTED,
                 "%" PRIu32 " query heads to %" PRIu32 " KV heads make groups of %" PRIu32
-                "; at most 16 are supported",
-                p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads);
+                "; at most %d are supported",
+                p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads, TMS_MOST_GROUP);
     TMS_REQUIRE((uint64_t)p->n_layers * p->n_kv_heads <= MAX_LANES, TAMIS_E_UNSUPPORTED,
                 "n_layers %" PRIu32 " times n_kv_heads %" PRIu32 " exceeds %u lanes", p->n_layers,
                 p->n_kv_heads, MAX_LANES);
-    TMS_REQUIRE(dim_known, TAMIS_E_UNSUPPORTED,
-                "head_dim %" PRIu32 " is not supported; 64, 80, 96, 128 and 256 are", p->head_dim);
+    TMS_REQUIRE(tms_head_dim_known(p->head_dim), TAMIS_E_UNSUPPORTED,
+                "head_dim %" PRIu32 " is not supported; " TMS_HEAD_DIM_WORDS " are", p->head_dim);
     TMS_REQUIRE(p->page_size == 8 || p->page_size == 16 || p->page_size == 32 || p->page_size == 64,
                 TAMIS_E_UNSUPPORTED, "page_size %" PRIu32 " is not supported; 8, 16, 32 and 64 are",
                 p->page_size);

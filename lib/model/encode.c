@@ -94,8 +94,9 @@ static tamis_status encode_pieces(encoder *e, const char *text, const char *imag
                                   bool in_text, tamis_error *error) {
     if (!e->cutter.pattern && !tms_cutter_init(&e->cutter, &e->vocab->pattern))
         return no_memory(error);
+    tms_cutter_start(&e->cutter, image, bytes);
     for (size_t at = 0, n; at < bytes; at += n) {
-        n = tms_cutter_next(&e->cutter, image, bytes, at);
+        n = tms_cutter_next(&e->cutter);
         if (n == 0) return no_memory(error);
         TMS_TRY(encode_piece(e, text + at, n, in_text, error));
     }
@@ -147,6 +148,20 @@ static tamis_status encode_plain(encoder *e, const char *text, size_t bytes, tam
     }
 }
 
+/* Whether white space behind this token is left out. */
+static bool takes_space(const tms_vocab *vocab, int32_t token) {
+    static const char *const others[] = {"<unk>", "<s>", "<|endoftext|>"};
+    if (!vocab->of_phi3) return false;
+    const tms_text text = tms_texts_get(&vocab->pieces, (uint32_t)token);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i)
+        if (tms_text_is(text, others[i])) return false;
+    return true;
+}
+
+static bool is_space(char byte) {
+    return byte == ' ' || (byte >= '\t' && byte <= '\r');
+}
+
 static tamis_status encode_between(encoder *e, size_t bytes, const tms_special *found,
                                    uint64_t n_found, tamis_error *error) {
     size_t at = 0;
@@ -154,6 +169,9 @@ static tamis_status encode_between(encoder *e, size_t bytes, const tms_special *
         TMS_TRY(encode_plain(e, e->text + at, found[i].at - at, error));
         TMS_TRY(put(e, found[i].token, error));
         at = found[i].at + found[i].bytes;
+        const size_t end = i + 1 < n_found ? found[i + 1].at : bytes;
+        while (at < end && is_space(e->text[at]) && takes_space(e->vocab, found[i].token))
+            ++at;
     }
     return encode_plain(e, e->text + at, bytes - at, error);
 }

@@ -149,25 +149,38 @@ tamis_status tms_check_one_rotation(const tamis_runner *runner, const char *what
     return TAMIS_OK;
 }
 
+static bool is_long(const tamis_model *model, const tamis_plan_params *params) {
+    return tms_model_has_long(model) && params->max_context > model->config.rope.original_context;
+}
+
 /* How a layer attends: the caller's parameters with the model's own in the place of zeros. A sliding
  * window that no text of this plan outgrows is none. */
-static tamis_attention attention_of(const tamis_runner *runner, const tamis_plan_params *params,
+static tamis_attention attention_of(const tamis_model *model, const tamis_plan_params *params,
                                     uint32_t layer) {
-    const tms_config *config = &runner->model->config;
-    const tms_rotation_kind kind = tms_config_rotation(config, layer, runner->is_long);
+    const tms_config *config = &model->config;
+    const tms_rotation_kind kind = tms_config_rotation(config, layer, is_long(model, params));
     const double magnitude =
         kind == TMS_ROTATION_NONE ? 1 : tms_rope_magnitude(tms_config_rope(config, kind));
     const double plain =
         config->attn_scale != 0 ? (double)config->attn_scale : 1 / sqrt(config->head_dim);
-    const bool local = tms_config_is_local(config, layer);
     tamis_attention own = params->attention;
     if (own.scale == 0 && (magnitude != 1 || config->attn_scale != 0))
         own.scale = (float)(magnitude * magnitude * plain);
     if (own.soft_cap == 0) own.soft_cap = config->attn_cap;
-    if (local && config->sliding_window < params->max_context &&
+    if (tms_config_is_local(config, layer) && config->sliding_window < params->max_context &&
         (own.sliding_window == 0 || config->sliding_window < own.sliding_window))
         own.sliding_window = config->sliding_window;
     return own;
+}
+
+tamis_status tamis_model_layers(const tamis_model *model, const tamis_plan_params *params,
+                                tamis_layer *layers, tamis_error *error) {
+    TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    TMS_REQUIRE(layers, TAMIS_E_ARGUMENT, "layers is NULL");
+    for (uint32_t layer = 0; layer < model->config.n_layers; ++layer)
+        layers[layer] = (tamis_layer){.attention = attention_of(model, params, layer)};
+    return TAMIS_OK;
 }
 
 /* The plan of layers that attend as the model's. */
@@ -179,7 +192,7 @@ static tamis_status make_plan(tamis_runner *runner, const tamis_plan_params *par
     tamis_layer *layers = calloc(n, sizeof *layers);
     TMS_REQUIRE(layers, TAMIS_E_NO_MEMORY, "no memory for %u layers", n);
     for (uint32_t layer = 0; layer < n; ++layer) {
-        layers[layer].attention = attention_of(runner, params, layer);
+        layers[layer].attention = attention_of(runner->model, params, layer);
         alike = alike && memcmp(&layers[layer], &layers[0], sizeof *layers) == 0;
     }
     own.flags |= TAMIS_PLAN_ROTATED;
@@ -195,8 +208,7 @@ static tamis_status make(tamis_runner *runner, const tamis_plan_params *params,
                          tamis_error *error) {
     static const tamis_attention nothing;
     runner->as_model = memcmp(&params->attention, &nothing, sizeof nothing) == 0;
-    runner->is_long = tms_model_has_long(runner->model) &&
-                      params->max_context > runner->model->config.rope.original_context;
+    runner->is_long = is_long(runner->model, params);
     TMS_TRY(make_plan(runner, params, error));
     tamis_plan_get_params(runner->plan, &runner->limits);
     TMS_TRY(bind_model(runner, error));

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define BIT(kind) (1u << (kind))
 /* Kinds that are found in text as a whole or not at all, and those that text never becomes. */
@@ -240,7 +241,7 @@ static tamis_status read_pattern(const tms_gguf *gguf, tms_vocab *vocab, tamis_e
     TMS_REQUIRE(name.at, TAMIS_E_FORMAT,
                 "the vocabulary has merges, but key 'tokenizer.ggml.pre' is missing");
     TMS_TRY(tms_pattern_compile(name, &vocab->pattern, error));
-    snprintf(vocab->info.pattern, sizeof vocab->info.pattern, "%s", vocab->pattern.family->name);
+    snprintf(vocab->info.pattern, sizeof vocab->info.pattern, "%.*s", (int)name.bytes, name.at);
     return TAMIS_OK;
 }
 
@@ -312,6 +313,21 @@ static tamis_status read_specials(tms_vocab *vocab, tamis_error *error) {
     return tms_specials_init(&vocab->specials, &vocab->pieces, vocab->kinds, n, all, error);
 }
 
+static bool contains(tms_text text, const char *word) {
+    const size_t bytes = strlen(word);
+    for (uint64_t at = 0; at + bytes <= text.bytes; ++at)
+        if (strncasecmp(text.at + at, word, bytes) == 0) return true;
+    return false;
+}
+
+/* Files do not say which tokens take white space: llama.cpp tells it by the model's name. */
+static tamis_status read_name(const tms_gguf *gguf, tms_vocab *vocab, tamis_error *error) {
+    tms_text name = {NULL, 0};
+    TMS_TRY(tms_gguf_string(gguf, "general.name", &name, error));
+    vocab->of_phi3 = contains(name, "phi-3") || contains(name, "phi3");
+    return TAMIS_OK;
+}
+
 static tamis_status read_template(const tms_gguf *gguf, tms_vocab *vocab, tamis_error *error) {
     tms_text text = {NULL, 0};
     TMS_TRY(tms_gguf_string(gguf, "tokenizer.chat_template", &text, error));
@@ -339,6 +355,7 @@ static tamis_status read(const tms_gguf *gguf, tms_vocab *vocab, tms_words *raw,
         TMS_TRY(read_bpe(gguf, &from, raw, vocab, error));
     TMS_TRY(read_flags(gguf, vocab->pattern.family, &vocab->info, error));
     TMS_TRY(read_template(gguf, vocab, error));
+    TMS_TRY(read_name(gguf, vocab, error));
     return read_specials(vocab, error);
 }
 

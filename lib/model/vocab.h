@@ -21,6 +21,7 @@ typedef struct tamis_vocab {
     tms_merges merges;          /* BPE */
     tms_spm spm;
     char *chat_template;                 /* NULL: none */
+    bool of_phi3;                        /* white space behind special tokens is left out */
     char warning[256];                   /* what of the file is ignored; empty: nothing */
     tms_specials user_defined, specials; /* found always, and where the caller asks for it */
 } tms_vocab;

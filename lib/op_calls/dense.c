@@ -12,9 +12,6 @@ _Static_assert(TAMIS_MOST_PARTS == TMS_MOST_PARTS, "the contract's value");
 _Static_assert(TAMIS_MOST_STAGES == TMS_MOST_STAGES, "the contract's value");
 _Static_assert(TAMIS_ROTATE_LIMIT == TMS_ROTATE_LIMIT, "the contract's value");
 
-/* Most channels of a head that the op rotate rotates. */
-#define MOST_ROT 256u
-
 tamis_status tamis_op_linear(tamis_context *context, const tamis_linear_params *p,
                              tamis_error *error) {
     TMS_ENTER(context);
@@ -233,7 +230,7 @@ tamis_status tamis_op_rotate(tamis_context *context, const tamis_rotate_params *
     tms_op_zero(&c, "tamis_rotate_params", "reserved32", p->reserved32);
     tms_op_above_0(&c, "n_heads", p->n_heads);
     tms_op_one_of(&c, "pairing", (int)rotation->pairing, TAMIS_PAIR_ADJACENT);
-    check_rotation(&c, n_rot, p->head_dim < MOST_ROT ? p->head_dim : MOST_ROT);
+    check_rotation(&c, n_rot, p->head_dim < TMS_MOST_HEAD_DIM ? p->head_dim : TMS_MOST_HEAD_DIM);
     const tms_rotate run = {.x = tms_op_matrix(&c, &x),
                             .n_rows = p->n_rows,
                             .n_heads = p->n_heads,

@@ -70,7 +70,8 @@ static bool has_settings(const rig *r) {
     const tamis_cache_params *p = &r->shape;
     return tms_settings_used(tms_device_info(r->context->dev)) &&
            (p->page_size == 0 || p->page_size == 16) &&
-           (p->head_dim == 64 || p->head_dim == 128 || p->head_dim == 256);
+           (p->head_dim == 64 || p->head_dim == 128 || p->head_dim == 256 || p->head_dim == 512) &&
+           r->of.group <= 16;
 }
 
 /* Rows of noise in [-1, 1), one for each of FILL_ROWS tokens of a layer or for one token's queries. */

@@ -148,7 +148,7 @@ static void cache_parameters_are_checked_one_by_one(void **state) {
     REFUSED(n_kv_heads, 0, TAMIS_E_ARGUMENT, "n_kv_heads");
     REFUSED(n_heads, 0, TAMIS_E_ARGUMENT, "n_heads 0");
     REFUSED(n_heads, 5, TAMIS_E_ARGUMENT, "n_heads 5");
-    REFUSED(n_heads, 34, TAMIS_E_UNSUPPORTED, "17");
+    REFUSED(n_heads, 130, TAMIS_E_UNSUPPORTED, "65");
     REFUSED(head_dim, 0, TAMIS_E_UNSUPPORTED, "head_dim 0");
     REFUSED(head_dim, 72, TAMIS_E_UNSUPPORTED, "head_dim 72");
     REFUSED(page_size, 24, TAMIS_E_UNSUPPORTED, "page_size 24");

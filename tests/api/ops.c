@@ -138,7 +138,7 @@ static void test_rules_name_the_value(void **state) {
     BREAKS(load_rows, TAMIS_E_UNSUPPORTED, "load_rows: dtype 7", .kv = kv, .dtype = (tamis_dtype)7);
     BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: 66 channels of a head of 64", .n_rot = 66,
            .head_dim = 64);
-    BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: 258 channels", .n_rot = 258, .head_dim = 512);
+    BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: 514 channels", .n_rot = 514, .head_dim = 1024);
     BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: x: rows of 128 elements at a stride of 64",
            .x = {at, 64}, .n_rot = 64, .head_dim = 64, .n_heads = 2, .n_rows = 2);
     BREAKS(score_pages, TAMIS_E_ARGUMENT, "score_pages: a stride of 0 scores for lanes of 2 full",

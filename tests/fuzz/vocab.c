@@ -49,7 +49,7 @@ static void check_round_trip(const tms_vocab *vocab, const char *text, size_t by
     n += bytes;
     for (size_t i = 0; i < n && info->kind == TAMIS_VOCAB_SPM; i++)
         if ((uint8_t)wanted[i] == 0xe2) return; /* it may be, or become, what stands for a space */
-    for (uint32_t i = 0; i < info->n_tokens && info->add_space_prefix; i++)
+    for (uint32_t i = 0; i < info->n_tokens && (info->add_space_prefix || vocab->of_phi3); i++)
         if (tamis_vocab_token_kind(vocab, (int32_t)i) == TAMIS_TOKEN_USER_DEFINED) return;
     assert_int_equal(join(vocab, tokens, count, got, sizeof got), n);
     assert_memory_equal(got, wanted, n);

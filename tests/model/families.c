@@ -190,6 +190,71 @@ static void test_window(void **state) {
     rig_close(&r);
 }
 
+/* A plan of a model with local layers has layers, with the model's windows, scales and caps; what the
+ * caller gives holds beside them. */
+static void test_layers(void **state) {
+    (void)state;
+    rig r;
+    tamis_runner *runner = NULL;
+    tamis_layer layers[8];
+    tamis_plan_params plan = {.max_context = TOKENS}, have;
+    open_model(&r, "gemma2", TAMIS_SELECT_FULL);
+    const tamis_model_info *info = tamis_model_describe(r.model);
+    const uint32_t n = info->n_layers, window = info->sliding_window;
+    assert_true(n <= 8 && window > 1 && window < TOKENS && info->n_local_layers == n / 2);
+    RIG_OK(&r, tamis_model_layers(r.model, &plan, layers, &r.error));
+    RIG_OK(&r, tamis_runner_create(r.model, r.cache, &plan, &runner, &r.error));
+    tamis_plan_get_params(tamis_runner_plan(runner), &have);
+    assert_non_null(have.layers);
+    for (uint32_t layer = 0; layer < n; ++layer) {
+        const tamis_attention *a = &have.layers[layer].attention;
+        assert_int_equal(a->sliding_window, layer % 2 == 0 ? window : 0);
+        assert_true(a->soft_cap > 0 && a->soft_cap == have.layers[0].attention.soft_cap);
+        assert_int_equal(layers[layer].attention.sliding_window, a->sliding_window);
+    }
+    tamis_runner_destroy(&runner);
+    plan.attention = (tamis_attention){.sliding_window = window + 2, .soft_cap = 7};
+    RIG_OK(&r, tamis_runner_create(r.model, r.cache, &plan, &runner, &r.error));
+    tamis_plan_get_params(tamis_runner_plan(runner), &have);
+    for (uint32_t layer = 0; layer < n; ++layer) {
+        const tamis_attention *a = &have.layers[layer].attention;
+        assert_int_equal(a->sliding_window, layer % 2 == 0 ? window : window + 2);
+        assert_true(a->soft_cap == 7.0f);
+    }
+    tamis_runner_destroy(&runner);
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "layers is NULL",
+                tamis_model_layers(r.model, &plan, NULL, &r.error));
+    rig_close(&r);
+}
+
+/* Chunks and evictions that move keys need layers that are rotated alike. */
+static void test_rotations(void **state) {
+    (void)state;
+    rig r;
+    uint8_t fingerprint[16];
+    tamis_runner *runner = NULL;
+    const tms_rotated *rotated = NULL;
+    open_model(&r, "gemma3", TAMIS_SELECT_FULL);
+    RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED,
+                "a blend needs layers that are rotated alike; in gemma3 models layer",
+                tms_check_one_rotation(r.runner, "a blend", &rotated, &r.error));
+    RIG_OK(&r, tamis_model_fingerprint(r.model, fingerprint, &r.error));
+    rig_close(&r);
+    open_model(&r, "phi3",
+               TAMIS_SELECT_FULL); /* short factors up to the first training's context */
+    const uint32_t trained = r.model->config.rope.original_context;
+    RIG_OK(&r, tms_check_one_rotation(r.runner, "a blend", &rotated, &r.error));
+    assert_ptr_equal(rotated, &r.model->rotations[TMS_ROTATION_GLOBAL]);
+    const tamis_plan_params plan = {.max_context = trained + 1};
+    if (tamis_model_describe(r.model)->context > trained) {
+        RIG_OK(&r, tamis_runner_create(r.model, r.cache, &plan, &runner, &r.error));
+        RIG_OK(&r, tms_check_one_rotation(runner, "a blend", &rotated, &r.error));
+        assert_ptr_equal(rotated, &r.model->rotations[TMS_ROTATION_LONG]);
+        tamis_runner_destroy(&runner);
+    }
+    rig_close(&r);
+}
+
 /* The watcher hears of every tensor, in order, up to all bytes; and may end the loading. */
 typedef struct heard {
     uint32_t calls;
@@ -237,10 +302,9 @@ static void test_watcher(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(test_info),
-        cmocka_unit_test(test_output_in_blocks),
-        cmocka_unit_test(test_window),
-        cmocka_unit_test(test_watcher),
+        cmocka_unit_test(test_info),      cmocka_unit_test(test_output_in_blocks),
+        cmocka_unit_test(test_window),    cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_rotations), cmocka_unit_test(test_watcher),
     };
     struct CMUnitTest tests[MODELS + sizeof others / sizeof *others];
     for (size_t i = 0; i < MODELS; ++i)

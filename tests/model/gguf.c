@@ -2,6 +2,7 @@
 /* Inconsistent GGUF files: each is refused with its reason, and none is read beyond its end. */
 #include "lib/model/rope.h"
 #include "tests/model/small.h"
+#include <tamis/model.h>
 
 #include <math.h>
 #include <setjmp.h>
@@ -428,6 +429,123 @@ static void test_architectures(void **state) {
     expect(&file, TAMIS_E_UNSUPPORTED, "'rope_freqs.weight' is no part of a qwen3 model");
 }
 
+/* The file as one of another architecture: every key "llama.X" becomes "NAME.X". */
+static void become(small_file *file, const char *name) {
+    static char keys[SMALL_KEYS][80];
+    small_default(file);
+    rename_architecture(file, name, keys);
+}
+
+/* Architectures that are known and not read, with why; those that are not known. */
+static void test_refused(void **state) {
+    (void)state;
+    small_file file;
+    const tamis_architecture_info *info;
+    size_t read = 0, refused = 0;
+    for (uint32_t i = 0; (info = tamis_architecture_describe(i)) != NULL; ++i) {
+        become(&file, info->name);
+        if (info->refused) expect(&file, TAMIS_E_UNSUPPORTED, info->refused);
+        assert_true(info->refused || refused == 0); /* those that are read come first */
+        read += info->refused == NULL;
+        refused += info->refused != NULL;
+    }
+    assert_true(read >= 25 && refused >= 80);
+    become(&file, "tables");
+    expect(&file, TAMIS_E_UNSUPPORTED, "architecture 'tables' is not known; `tamis models` lists");
+}
+
+/* Which layers are local: a number, or a bool or a number for each layer. */
+static void test_patterns(void **state) {
+    static const uint32_t types[] = {BOOL, U32, I64};
+    (void)state;
+    small_file file;
+    become(&file, "cohere2");
+    expect(&file, TAMIS_E_FORMAT, "'cohere2.attention.sliding_window' is missing");
+    small_key *window = small_add_key(&file, "cohere2.attention.sliding_window", U32, 8);
+    expect(&file, TAMIS_E_FORMAT, "'cohere2.attention.layer_norm_epsilon' is missing");
+    small_add_key(&file, "cohere2.attention.layer_norm_epsilon", F32, 0)->real = 1e-5;
+    small_remove_tensor(&file, "blk.0.ffn_norm.weight");
+    expect(&file, TAMIS_OK, "");
+    small_key *pattern = small_add_key(&file, "cohere2.attention.sliding_window_pattern", U32, 0);
+    expect(&file, TAMIS_OK, "");
+    pattern->type = ARRAY;
+    pattern->n_items = 1;
+    for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
+        pattern->element = types[i];
+        expect(&file, TAMIS_OK, "");
+    }
+    pattern->n_items = 2;
+    expect(&file, TAMIS_E_FORMAT, "sliding_window_pattern' has 2 values for 1 layers");
+    pattern->n_items = 1;
+    pattern->element = F32;
+    expect(&file, TAMIS_E_FORMAT, "sliding_window_pattern' has no bools and no integers");
+    pattern->type = U32;
+    pattern->element = -1;
+    pattern->number = 4;
+    window->number = 0;
+    expect(&file, TAMIS_E_FORMAT, "'cohere2.attention.sliding_window' is 0");
+    become(&file, "qwen2");
+    small_add_key(&file, "qwen2.attention.sliding_window_pattern", U32, 4);
+    expect(&file, TAMIS_E_UNSUPPORTED, "sliding_window_pattern' is not known and may change");
+}
+
+/* Scales and caps, whose 0 means none. */
+static void test_scales(void **state) {
+    (void)state;
+    small_file file;
+    become(&file, "granite");
+    small_key *scale = small_add_key(&file, "granite.residual_scale", F32, 0);
+    expect(&file, TAMIS_OK, "");
+    scale->real = -1;
+    expect(&file, TAMIS_E_FORMAT, "'granite.residual_scale' is -1; 0 to 1e+06 can be");
+    scale->real = (double)NAN;
+    expect(&file, TAMIS_E_FORMAT, "'granite.residual_scale' is");
+    scale->real = 0.22;
+    expect(&file, TAMIS_OK, "");
+    small_add_key(&file, "granite.rope.scaling.finetuned", U32, 1);
+    expect(&file, TAMIS_E_FORMAT, "finetuned' has type u32; bool is expected");
+    small_find_key(&file, "granite.rope.scaling.finetuned")->type = BOOL;
+    expect(&file, TAMIS_OK, "");
+    small_add_key(&file, "granite.attn_logit_softcapping", F32, 0)->real = 50;
+    expect(&file, TAMIS_E_UNSUPPORTED, "'granite.attn_logit_softcapping' is not known");
+}
+
+/* Tensors that join several, whole or of another size; norms with biases. */
+static void test_joined(void **state) {
+    (void)state;
+    small_file file;
+    become(&file, "phi3");
+    expect(&file, TAMIS_E_FORMAT, "tensor 'blk.0.ffn_up.weight' is of 8 x 16 x 1 x 1; 8 x 32 is");
+    small_find_tensor(&file, "blk.0.ffn_up.weight")->dims[1] = 32;
+    expect(&file, TAMIS_E_UNSUPPORTED, "'blk.0.ffn_gate.weight' is no part of a phi3 model");
+    small_remove_tensor(&file, "blk.0.ffn_gate.weight");
+    expect(&file, TAMIS_OK, "");
+    small_remove_tensor(&file, "blk.0.attn_k.weight");
+    expect(&file, TAMIS_E_FORMAT, "tensor 'blk.0.attn_k.weight' is missing");
+    small_remove_tensor(&file, "blk.0.attn_q.weight");
+    small_remove_tensor(&file, "blk.0.attn_v.weight");
+    small_add_tensor(&file, "blk.0.attn_qkv.weight", TENSOR_F16, 8, 191);
+    expect(&file, TAMIS_E_FORMAT, "'blk.0.attn_qkv.weight' is of 8 x 191 x 1 x 1; 8 x 192 is");
+    small_find_tensor(&file, "blk.0.attn_qkv.weight")->dims[1] = 192;
+    expect(&file, TAMIS_OK, "");
+    small_add_tensor(&file, "rope_factors_short.weight", TENSOR_F32, 32, 0);
+    expect(&file, TAMIS_E_FORMAT,
+           "of tensors 'rope_factors_short.weight' and 'rope_factors_long.weight' one is missing");
+    become(&file, "orion");
+    small_add_key(&file, "orion.attention.layer_norm_epsilon", F32, 0)->real = 1e-5;
+    expect(&file, TAMIS_E_FORMAT, "tensor 'blk.0.attn_norm.bias' is missing");
+    small_add_tensor(&file, "blk.0.attn_norm.bias", TENSOR_F32, 8, 0);
+    small_add_tensor(&file, "blk.0.ffn_norm.bias", TENSOR_F32, 8, 0);
+    expect(&file, TAMIS_OK, "");
+    become(&file, "stablelm");
+    small_add_key(&file, "stablelm.attention.layer_norm_epsilon", F32, 0)->real = 1e-5;
+    small_add_tensor(&file, "blk.0.attn_norm.bias", TENSOR_F32, 8, 0);
+    small_add_tensor(&file, "blk.0.ffn_norm.bias", TENSOR_F32, 8, 0);
+    expect(&file, TAMIS_OK, "");
+    small_remove_tensor(&file, "blk.0.ffn_norm.weight");
+    expect(&file, TAMIS_E_FORMAT, "layer 0 has 'ffn_norm.bias' without 'ffn_norm.weight'");
+}
+
 static void test_rope(void **state) {
     (void)state;
     small_file file;
@@ -649,6 +767,10 @@ int main(void) {
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_mutants),
         cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_joined),
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_truncated_blocks),

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes texts with the tokens that llama.cpp makes of them, for test-model-tokens.
 
-For each vocabulary NAME.cases is written; NAME.gguf beside it where the vocabulary is made here: one
-of each family, its merges learnt from tests/data/text.txt and from what the texts are made of. Other
+For each vocabulary NAME.cases is written; NAME.gguf beside it where the vocabulary is made here.
+Some have merges learnt from tests/data/text.txt and from what the texts are made of. The others,
+one of each further pattern, merge across what patterns cut: between characters of two kinds. Other
 vocabularies are given as files. Texts follow from the seed alone: words, scripts, emoji, code, runs
 of white space, digits, special tokens as text, control characters, and bytes that are no UTF-8.
 
 Needs the packages gguf and llama-cpp-python; without them it says so and exits with 77.
 tests/data/tokens is made by: make_tokens.py --out tests/data/tokens --lines 120 --merges 120 --seed 3
+The further patterns take half as many lines and twice as many merges.
 
 A .cases file holds, little-endian: "TOKS", u32 the number of texts, and for each text u32 flags of
 tamis_vocab_encode, u32 bytes, u32 tokens, the bytes, i32 tokens.
@@ -50,6 +52,14 @@ MARKS = ['<|endoftext|>', '<|im_start|>', '<|im_end|>', '<|begin_of_text|>', '<|
          '<|im_', 'im_end|>', '<<s>>', '<0x0A>', '<|tool|>call', '[INST]', SPACE, SPACE + 'a', '<|', '|>']
 BROKEN = [b'\xff', b'\x80', b'\xc3', b'\xe2\x96', b'\xf0\x9f\x98', b'\xc0\x80', b'\xc1\xa1', b'\xe0\x80\xaf', b'\xed\xa0\x80',
           b'\xed\xbf\xbf', b'\xf0\x80\x80\x81', b'\xf8\x88\x80\x80\x80', b'\xfe\xff', b'\xe2 \x96', b'\xc3(', b'\xf0\x9f ', b'\xf4']
+# What single patterns look at.
+HARD = ['camelCase', 'HTTPServer', 'aB', 'éA', 'Éa', 'ÀB', 'ABCdef', 'WORD\'s', 'ÉTÉ\'S', 'x\'ll', '漢A', 'A漢字a', '漢字かなカナ', '가나다ㄱㄴ',
+        'ㄅㄆ', '《漢》，。：', '…“”‘’—！', 'ไทย', 'ລາວ', 'မြန်မာ', 'ខ្មែរ', 'ｱｲｳ', 'Ａｂ１', '⼀', '\ue000\uf8ff', '\u00b5', '\u01bb', '\u1c90', '\u10d0',
+        '\u1d6c', '\u2c7d', '\ua78f', '𞤀𞤢', '𝐀', '\u17f0', '\u303f', '\u3040', '\ufe30', '।', '۔', '،', '、', '1', '12', '123', '1234', '1234567',
+        'a12', ' 1', '  12345', '12 345', '1２3４', '١٢٣٤', '½', '$1,234.56', '12a34', '/\n', '//\r\n', '.\n/', '!\n\n', '\n \n', ' \n\n  a',
+        '  \r\n\t', '\r\r', 'a b c', 'é à', 'a\u0301 b\u0301', '\u0301', '\u0301a', '\u0928\u092e\u0938\u094d\u0924\u0947', '+<=>^~|`', '`a`', '$a', '.a', ' .a',
+        '-漢', '_x', '(a|b)', '  .', ' \u3000。', '\u3000a', '\xa0a', '\x85', '<sentinel:12>', '<sentinel:>', 'IMGIMGABCZ', 'IMGIMGABCDEZ', '    x',
+        'xyzzy', ' Wikipedia', '<|end|>\n', '<|user|> ', '<|endoftext|>\n', '<tool> ', '\t\t', '\t  \n', '\x00', '\x1f', '\u200d', '\u180e', ' \u200b']
 
 
 def beyond(data):
@@ -136,6 +146,13 @@ class Texts:
                 return parts[0]
 
 
+class HardTexts(Texts):
+    def part(self):
+        if self.random.random() < 0.5:
+            return super().part()
+        return self.random.choice(['', ' ']).join(self.random.choice(HARD) for _ in range(self.random.randint(1, 6)))
+
+
 # ---- Vocabularies -----------------------------------------------------------------------------------
 
 
@@ -196,12 +213,15 @@ def write(path, model, pre, tokens, scores, kinds, merges, flags):
     writer.close()
 
 
-def write_bpe(path, pre, merges, texts, specials, flags):
-    """`specials`: (text, kind). One byte in twelve has no token, as in real vocabularies."""
+def learn_words(texts, merges):
     names = alphabet()
     piece = re.compile(r" ?\w+|\s+|[^\w\s]+")
-    pieces = [''.join(names[b] for b in p.encode()) for text in sample(texts) for p in piece.findall(text)]
-    learnt = learn(pieces, merges)
+    return learn([''.join(names[b] for b in p.encode()) for text in sample(texts) for p in piece.findall(text)], merges)
+
+
+def write_bpe(path, pre, learnt, specials, flags):
+    """`specials`: (text, kind). One byte in twelve has no token, as in real vocabularies."""
+    names = alphabet()
     used = set(''.join(a + b for a, b in learnt))
     single = [names[b] for b in range(256) if names[b] in used or b % 12 or 32 <= b < 127]
     tokens = [text for text, _ in specials] + single
@@ -218,9 +238,27 @@ def write_bpe(path, pre, merges, texts, specials, flags):
     write(path, 'gpt2', pre, tokens, None, kinds, [a + ' ' + b for a, b in learnt], flags)
 
 
-def write_spm(path, merges, texts, flags):
+def kinds_differ(a, b):
+    """Whether some pattern may cut between the two: not between alike letters of one script."""
+    alike = unicodedata.category(a) == unicodedata.category(b) and a.encode()[0] >> 5 == b.encode()[0] >> 5
+    return not alike or not a.isalpha()
+
+
+def learn_across(texts, merges):
+    """The most frequent pairs of bytes in which a character ends and one of another kind begins."""
+    names = alphabet()
+    pairs = collections.Counter()
+    for _ in range(2000):
+        text = texts.text().decode('utf-8', 'ignore')
+        pairs.update((names[a.encode()[-1]], names[b.encode()[0]]) for a, b in zip(text, text[1:]) if kinds_differ(a, b))
+    return [pair for pair, _ in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:merges]]
+
+
+def write_spm(path, merges, texts, specials, flags):
     # llama.cpp ends a token's text at a NUL.
-    pieces = [p for text in sample(texts) for p in re.findall(r' ?[^ \0]+', text)]
+    # No merge leads to a control token: there we differ from llama.cpp.
+    control = [text for text, kind in specials if kind == CONTROL]
+    pieces = [p for text in sample(texts) for p in re.findall(r' ?[^ \0]+', text) if not any(c in p for c in control)]
     pieces = [piece.replace(' ', SPACE) for piece in pieces]
     learnt = learn(pieces, merges)
     common = [c for c, _ in collections.Counter(''.join(pieces)).most_common(120)]
@@ -232,30 +270,61 @@ def write_spm(path, merges, texts, flags):
             tokens.append(a + b)
             scores.append(-float(i // 2)) # pairs of equal scores, too
             kinds.append(NORMAL)
-    for c in common + ['<tool>', '[INST]']:
+    for c in common:
         if c not in tokens:
             tokens.append(c)
-            scores.append(-1e4 if len(c) == 1 else 0.0)
-            kinds.append(NORMAL if len(c) == 1 else USER_DEFINED)
+            scores.append(-1e4)
+            kinds.append(NORMAL)
+    for text, kind in specials:
+        if text in tokens:
+            kinds[tokens.index(text)] = kind
+        else:
+            tokens.append(text)
+            scores.append(0.0)
+            kinds.append(kind)
     write(path, 'llama', None, tokens, scores, kinds, None, flags)
 
 
-def write_vocabularies(folder, merges, seed):
+def write_families(folder, merges, seed):
     texts = Texts(seed + 1)
     path = lambda name: os.path.join(folder, name + '.gguf')
+    learnt = lambda: learn_words(texts, merges)
     chat = [('<|endoftext|>', CONTROL), ('<|im_start|>', CONTROL), ('<|im_end|>', CONTROL)]
     llama3 = [('<|begin_of_text|>', CONTROL), ('<|eot_id|>', CONTROL), ('<|tool|>', USER_DEFINED)]
-    write_bpe(path('gpt-2'), 'gpt-2', merges, texts, chat[:1], {'bos_token_id': 0, 'eos_token_id': 0})
-    write_bpe(path('smollm'), 'smollm', merges, texts, chat + [('<tool>', USER_DEFINED)],
+    write_bpe(path('gpt-2'), 'gpt-2', learnt(), chat[:1], {'bos_token_id': 0, 'eos_token_id': 0})
+    write_bpe(path('smollm'), 'smollm', learnt(), chat + [('<tool>', USER_DEFINED)],
               {'bos_token_id': 1, 'eos_token_id': 2, 'add_bos_token': False})
-    write_bpe(path('llama-bpe'), 'llama-bpe', merges, texts, llama3, {'bos_token_id': 0, 'eos_token_id': 1})
-    write_bpe(path('qwen2'), 'qwen2', merges, texts, chat,
+    write_bpe(path('llama-bpe'), 'llama-bpe', learnt(), llama3, {'bos_token_id': 0, 'eos_token_id': 1})
+    write_bpe(path('qwen2'), 'qwen2', learnt(), chat,
               {'bos_token_id': 0, 'eos_token_id': 2, 'add_eos_token': True})
-    write_spm(path('spm'), 2 * merges, texts, {'bos_token_id': 1, 'eos_token_id': 2})
-    write_spm(path('spm-bare'), merges, texts,
+    tools = [('<tool>', USER_DEFINED), ('[INST]', USER_DEFINED)]
+    write_spm(path('spm'), 2 * merges, texts, tools, {'bos_token_id': 1, 'eos_token_id': 2})
+    write_spm(path('spm-bare'), merges, texts, tools,
               {'bos_token_id': 1, 'eos_token_id': 2, 'add_bos_token': False, 'add_eos_token': True,
                'add_space_prefix': False})
     return [path(name) for name in ('gpt-2', 'smollm', 'llama-bpe', 'qwen2', 'spm', 'spm-bare')]
+
+
+# One name of each pattern beside those above; names that share one with other flags, too.
+FURTHER = ['phi-2', 'starcoder', 'falcon3', 'stablelm2', 'default', 'falcon', 'glm4', 'chatglm-bpe', 'minicpm5',
+           'qwen35', 'ufakzeka', 'seed-coder', 'laguna', 'exaone-moe', 'jais-2', 'tekken', 'gpt-4o',
+           'granite-embed-multi-97m', 'tiny_aya', 'youtu', 'kimi-k2', 'deepseek-llm', 'deepseek-coder', 'deepseek-v3',
+           'spark2_5', 'afmoe', 'bloom', 'viking', 'chameleon']
+
+
+def write_further(folder, merges, seed):
+    learnt = learn_across(HardTexts(seed + 1), merges)
+    specials = [('<|begin_of_text|>', CONTROL), ('<|eot_id|>', CONTROL), ('<|tool|>', USER_DEFINED)]
+    paths = [os.path.join(folder, name + '.gguf') for name in FURTHER + ['gemma', 'phi-3']]
+    for name, path in zip(FURTHER, paths):
+        write_bpe(path, name, learnt, specials, {'bos_token_id': 0, 'eos_token_id': 1})
+    # Runs of white space are found as they are, before a space becomes U+2581.
+    runs = [(run * n, USER_DEFINED) for run in (' ', '\n', '\t') for n in (2, 3, 5)]
+    write_spm(paths[-2], merges, HardTexts(seed + 1), runs + [('<start_of_turn>', CONTROL), ('\n', USER_DEFINED)],
+              {'bos_token_id': 2, 'eos_token_id': 1, 'add_space_prefix': False})
+    marks = [('<|endoftext|>', CONTROL), ('<|end|>', CONTROL), ('<|user|>', CONTROL), ('<tool>', USER_DEFINED)]
+    write_spm(paths[-1], merges, HardTexts(seed + 1), marks, {'name': 'A Phi-3', 'bos_token_id': 1, 'eos_token_id': 2})
+    return paths
 
 
 # ---- The oracle -----------------------------------------------------------------------------------
@@ -299,6 +368,14 @@ def write_cases(path, oracle, texts):
             file.write(struct.pack('<%di' % len(tokens), *tokens))
 
 
+def write_all(folder, vocabularies, source, lines):
+    texts = [b'', b' ', b'  ', b'\n'] + [source.text() for _ in range(lines - 4)]
+    for path in vocabularies:
+        name = os.path.splitext(os.path.basename(path))[0]
+        write_cases(os.path.join(folder, name + '.cases'), Oracle(path), texts)
+        print(os.path.join(folder, name + '.cases'), path)
+
+
 def main():
     parser = argparse.ArgumentParser(description='Texts and their tokens by llama.cpp.')
     parser.add_argument('--out', required=True)
@@ -316,13 +393,10 @@ def main():
     log = llama_cpp.llama_log_callback(quiet)
     llama_cpp.llama_log_set(log, ctypes.c_void_p(0))
     os.makedirs(options.out, exist_ok=True)
-    made = write_vocabularies(options.out, options.merges, options.seed)
-    source = Texts(options.seed)
-    texts = [b'', b' ', b'  ', b'\n'] + [source.text() for _ in range(options.lines - 4)]
-    for path in made + options.vocabularies:
-        name = os.path.splitext(os.path.basename(path))[0]
-        write_cases(os.path.join(options.out, name + '.cases'), Oracle(path), texts)
-        print(os.path.join(options.out, name + '.cases'), path)
+    made = write_families(options.out, options.merges, options.seed)
+    write_all(options.out, made + options.vocabularies, Texts(options.seed), options.lines)
+    further = write_further(options.out, 2 * options.merges, options.seed)
+    write_all(options.out, further, HardTexts(options.seed), options.lines // 2)
     return 0
 
 

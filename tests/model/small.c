@@ -299,9 +299,8 @@ tamis_status small_read(const uint8_t *file, size_t count, tamis_error *error) {
     if (status == TAMIS_OK) status = tms_vocab_read(&gguf, &vocab, error);
     if (status == TAMIS_OK)
         status = tms_weights_find(&gguf, &config, vocab.info.n_tokens, &weights, error);
-    if (status == TAMIS_OK)
-        status =
-            tms_weights_rope_factors(&weights, TMS_FACTORS_ALL, &gguf, factors, &present, error);
+    for (int which = TMS_FACTORS_ALL; which <= TMS_FACTORS_LONG && status == TAMIS_OK; which++)
+        status = tms_weights_rope_factors(&weights, which, &gguf, factors, &present, error);
     tms_weights_free(&weights);
     tms_vocab_free(&vocab);
     tms_gguf_close(&gguf);

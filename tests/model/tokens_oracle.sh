@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# 10,000 texts on each kind of vocabulary against llama.cpp: usage: tokens_oracle.sh TEST-MODEL-TOKENS
+# 10,000 texts on each kind of vocabulary, and 5,000 on each further pattern, against llama.cpp:
+# usage: tokens_oracle.sh TEST-MODEL-TOKENS
 # TAMIS_ORACLE_PYTHON: a Python with the packages gguf and llama-cpp-python (python3 without it);
 # TAMIS_VOCABULARIES: GGUF files beside the vocabularies that are made here, separated by spaces.
 # Exit status: 0 if all tokens are equal, 77 if the packages are missing.

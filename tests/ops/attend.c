@@ -433,7 +433,7 @@ const check_op check_op_attend = {
                                         {KEY_NOLSE, 0},
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_G, 7, {1, 3, 4, 5, 7, 8, 16}},
+    .factors = (const check_factor[]){{KEY_G, 7, {1, 3, 4, 5, 8, 16, 20}},
                                       CHECK_HEAD_DIMS,
                                       CHECK_DTYPES,
                                       CHECK_PAGE_SIZES,
@@ -467,7 +467,7 @@ const check_op check_op_attend = {
             {LIST_SMOKE, "normal:f16:b2:r3:g4:kv300:first"},
             {LIST_SMOKE, "nasty:f16:hkv1:r20:tile16:g2:kv300:first"},
             {LIST_SMOKE, "normal:f16:b2:g4:kv600"}, /* three segments */
-            {LIST_SMOKE, "nasty:f16:b2:g4"},
+            {LIST_SMOKE, "nasty:f16:b2:g4:d512"},
             {LIST_SMOKE, "normal:f16:b2:g4:top5"},
             {LIST_SMOKE, "normal:f16:r40:tile32:g4:kv300"},
             {LIST_SMOKE, "normal:f16:b2:g4:cap:logits"},
@@ -480,7 +480,7 @@ const check_op check_op_attend = {
             {LIST_SMOKE, "normal:k8v4:b2:g4:kv600"},
             {LIST_SMOKE, "normal:q4:b2:g4:kv600"},
             {LIST_SMOKE, "nasty:k8v4:b2:g4:top5"},
-            {LIST_SMOKE, "nasty:q4:b2:g4:top5"},
+            {LIST_SMOKE, "nasty:q4:b2:g20:d112:top5"},
             {LIST_SMOKE, "normal:k8v4:r40:tile32:g4:kv300"},
             {LIST_SMOKE, "normal:q4:r40:tile32:g4:kv300"},
             {LIST_CI, "r0"},
@@ -524,7 +524,7 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:f32:b3:r3:g5:d128:kv70:logits"},
             {LIST_CI, "normal:f16:g4:d128:kv20000:top700:logits"}, /* two splits of lists */
             {LIST_CI, "normal:bf16:g1:page8:kv9000:logits"},       /* three splits, ragged */
-            {LIST_CI, "normal:f16:hnd:b2:g7:d256:page8:kv600:logits"},
+            {LIST_CI, "normal:f16:hnd:b2:g64:d256:page8:kv300:logits"},
             {LIST_CI, "nasty:bf16:b2:g8:kv255:cap:logits"},
             {LIST_CI, "nasty:f32:nhd:b3:r5:g16:d80:page32:kv255:logits"},
             {LIST_CI, "nasty:bf16:b3:hkv3:g8:kv600:cap:logits"}, /* infinite keys */

@@ -196,7 +196,7 @@ const check_op check_op_bounds = {
                                      {LIST_SMOKE, "meanstd:f16:width12"},
                                      {LIST_SMOKE, "mean:nasty:bf16"},
                                      {LIST_SMOKE, "meanstd:nasty:f16:width16:page8"},
-                                     {LIST_SMOKE, "nasty:f16:q8bounds:d80"},
+                                     {LIST_SMOKE, "nasty:f16:q8bounds:d112"},
                                      {LIST_SMOKE, "normal:f16:q8bounds:hnd:even"},
                                      {LIST_CI, "mean:nasty:f32:q8bounds"},
                                      {LIST_CI, "meanstd:nasty:f16:width800000"}, /* all clamped */

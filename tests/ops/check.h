@@ -132,8 +132,8 @@ typedef struct check_factor {
     }
 #define CHECK_HEAD_DIMS                                                                            \
     {                                                                                              \
-        KEY_D, 5, {                                                                                \
-            64, 80, 96, 128, 256                                                                   \
+        KEY_D, 6, {                                                                                \
+            64, 80, 96, 128, 256, 512                                                              \
         }                                                                                          \
     }
 #define CHECK_PAGE_SIZES                                                                           \

@@ -227,7 +227,7 @@ const check_op check_op_compact = {
                                      {LIST_SMOKE, "bf16:nhd:hkv3:fresh2"},
                                      {LIST_SMOKE, "normal:q8:hkv3:d80:fresh1:n90:pos"},
                                      {LIST_SMOKE, "normal:k8v4:hkv3:d80:fresh1:n90:pos"},
-                                     {LIST_SMOKE, "normal:q4:hkv3:d80:fresh1:n90:pos"},
+                                     {LIST_SMOKE, "normal:q4:hkv3:d512:fresh1:n90:pos"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "f16:kv2500:n1700:even:pos:score"},
                                      {LIST_CI, "nasty:f32:kv2500:n900:even:page8:d128:pos:score"},

@@ -127,7 +127,7 @@ const check_op check_op_deviation = {
                                      {LIST_CI, "f16:r0"},
                                      {LIST_CI, "normal:f32:b3:r33:hkv5:page8:values"},
                                      {LIST_CI, "normal:f16:nhd:r7:d128"},
-                                     {LIST_CI, "normal:f16:r3:hkv32:d256"},
+                                     {LIST_CI, "normal:f16:r3:hkv32:d512"},
                                      {LIST_OCLGRIND, "normal:f16:b2:r3:kv20:values"},
                                      {LIST_OCLGRIND, "nasty:bf16:d80:r2:kv20:norms"},
                                      {LIST_BENCH, "f16:r4096:hkv8:d128:kv4096:values"},

@@ -210,7 +210,7 @@ const check_op check_op_key_score = {
                                {KEY_HKV, 2, {1, 2}},
                                {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:b3:norm"},
-                                     {LIST_SMOKE, "nasty:b3:cosine"},
+                                     {LIST_SMOKE, "nasty:b3:d512:cosine"},
                                      {LIST_SMOKE, "normal:b2:g4:quadratic"},
                                      {LIST_CI, "r0:norm"},
                                      {LIST_CI, "r0:cosine"},
@@ -218,7 +218,7 @@ const check_op check_op_key_score = {
                                      {LIST_CI, "normal:b2:kv2100:cosine"}, /* three blocks */
                                      {LIST_CI, "nasty:q8:b3:d80:kv300:cosine"},
                                      {LIST_CI, "nasty:q4:b3:d80:kv300:cosine"},
-                                     {LIST_CI, "normal:q4:d128:kv70:g4:quadratic"},
+                                     {LIST_CI, "normal:q4:d512:kv70:g4:quadratic"},
                                      {LIST_CI, "nasty:b3:d80:kv1100:page8:cosine"},
                                      {LIST_FULL, "normal:d256:kv1030:cosine"},
                                      {LIST_FULL, "normal:d256:kv20:g2:quadratic"},

@@ -11,12 +11,11 @@
 
 const char *check_lanes_reject(const check_case *c) {
     const uint32_t *v = c->v;
-    if (v[KEY_D] != 64 && v[KEY_D] != 80 && v[KEY_D] != 96 && v[KEY_D] != 128 && v[KEY_D] != 256)
-        return "head dim (d) is not 64, 80, 96, 128 or 256";
+    if (!tms_head_dim_known(v[KEY_D])) return "head dim (d) is none of " TMS_HEAD_DIM_WORDS;
     if (v[KEY_PAGE] != 8 && v[KEY_PAGE] != 16 && v[KEY_PAGE] != 32 && v[KEY_PAGE] != 64)
         return "page size is not 8, 16, 32 or 64";
     if (v[KEY_B] < 1 || v[KEY_HKV] < 1 || v[KEY_KV] < 1) return "b, hkv and kv are at least 1";
-    if (v[KEY_G] > 16) return "more than 16 query heads a KV head";
+    if (v[KEY_G] > TMS_MOST_GROUP) return "more than 64 query heads a KV head";
     if (v[KEY_TILE] > TMS_TILE_ROWS) return "a tile has more than 32 rows";
     if (tms_has_blocks((tamis_dtype)v[KEY_DTYPE]) && v[KEY_LAYOUT] == LAYOUT_NHD)
         return "rows with blocks do not lie one behind another";
@@ -32,7 +31,8 @@ const char *check_planes_reject(const check_case *c) {
 }
 
 bool check_lanes_cpu_form(const check_case *c) {
-    return (c->v[KEY_D] == 64 || c->v[KEY_D] == 128) && c->v[KEY_PAGE] == 16;
+    const uint32_t dim = c->v[KEY_D];
+    return (dim == 64 || dim == 128 || dim == 512) && c->v[KEY_PAGE] == 16 && c->v[KEY_G] <= 16;
 }
 
 uint32_t check_page_id(const check_data *data, uint32_t seq, uint32_t head, uint32_t ordinal) {

@@ -137,7 +137,7 @@ static void put_slot(check_data *data, uint32_t row, uint32_t head, uint32_t slo
     const check_buffer *v = &data->buf[BUF_V];
     int32_t *positions = data->buf[BUF_POSITIONS].want;
     float *scores = data->buf[BUF_SCORES].want;
-    double y[256], tolerance[256], none[256] = {0};
+    double y[TMS_MOST_HEAD_DIM], tolerance[TMS_MOST_HEAD_DIM], none[TMS_MOST_HEAD_DIM] = {0};
     if (is_there(data, BUF_K)) {
         turned(data, from, position, y, tolerance);
         put(data, to, y, tolerance);
@@ -221,7 +221,7 @@ const check_op check_op_load_rows = {
     .entries =
         (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2:r5:half"},
                               {LIST_SMOKE, "normal:k8v4:from-f16:b2:r5:d80:rot80:parts3"},
-                              {LIST_SMOKE, "normal:q4:from-f16:b2:r5:d80:rot80:parts3"},
+                              {LIST_SMOKE, "normal:q4:from-f16:b2:r5:d512:rot512:parts3"},
                               {LIST_SMOKE, "nasty:k8v4:from-f32:b2:r5:parts2"},
                               {LIST_SMOKE, "nasty:q4:from-f32:b2:r5:parts2"},
                               {LIST_SMOKE, "normal:f16:from-bf16:b2:r5:d80:rot80:adjacent:pad6"},
@@ -229,7 +229,7 @@ const check_op check_op_load_rows = {
                               {LIST_SMOKE, "nasty:f16:b2:r5:rot18:heads"},
                               {LIST_CI, "f16:r0"},
                               {LIST_CI, "nasty:f16:b3:r33:hkv5:page8:rot0:pos:score"},
-                              {LIST_CI, "normal:f32:b2:r33:d256:rot256:page64"},
+                              {LIST_CI, "normal:f32:b2:r33:d512:rot512:page64"},
                               {LIST_OCLGRIND, "normal:f16:b2:r2:kv20:pos:score:heads"},
                               {LIST_OCLGRIND, "nasty:bf16:r2:kv20:d80:rot80:parts2"},
                               {LIST_BENCH, "f16:r512:hkv8:d128:rot128:kv4096"},

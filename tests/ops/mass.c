@@ -164,7 +164,7 @@ const check_op check_op_page_mass = {
                                CHECK_DTYPES,
                                CHECK_LAYOUTS,
                                CHECK_HEAD_DIMS,
-                               {KEY_G, 6, {1, 3, 4, 5, 7, 16}},
+                               {KEY_G, 6, {1, 3, 4, 5, 16, 40}},
                                CHECK_PAGE_SIZES,
                                {KEY_RULE, 3, {TAMIS_GROUP_MAX, TAMIS_GROUP_MEAN, TAMIS_GROUP_SUM}},
                                {KEY_B, 2, {1, 3}},

@@ -374,7 +374,7 @@ const check_op check_op_observe = {
                                      {LIST_SMOKE, "normal:f16:b2:r5:g4:d64"},
                                      {LIST_SMOKE, "nasty:f16:b3:r9:g4:d64:weights"},
                                      {LIST_SMOKE, "normal:q8:b2:r5:g4:d128:cap"},
-                                     {LIST_SMOKE, "normal:q4:b2:r5:g4:d128"},
+                                     {LIST_SMOKE, "normal:q4:b2:r5:g4:d512"},
                                      {LIST_SMOKE, "normal:b2:g4:logits:score:acc:kv300"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "r0:logits"},
@@ -385,7 +385,7 @@ const check_op check_op_observe = {
                                      {LIST_CI, "nasty:q8:d80:r6:g3:noscore:weights"},
                                      {LIST_CI, "q8:d256:r11:g2:page8:score:acc"},
                                      {LIST_CI, "nasty:q4:d80:r6:g3:noscore:weights"},
-                                     {LIST_CI, "f16:d96:b2:r40:g7:page8:kv130:rows-max:max"},
+                                     {LIST_CI, "f16:d112:b2:r40:g20:page8:kv130:rows-max:max"},
                                      {LIST_CI, "f16:hkv1:r512:kv700:g3:score:acc"}, /* H2O */
                                      {LIST_CI, "ints:hkv1:g4:kv9000:logits:even"},
                                      {LIST_CI, "b3:r9:g2:logits:weights:kv70"},

@@ -107,7 +107,7 @@ const check_op check_op_rotate = {
     .entries = (const check_entry[]){{LIST_SMOKE, "r7:half"},
                                      {LIST_SMOKE, "r7:adjacent"},
                                      {LIST_CI, "r0"},
-                                     {LIST_CI, "d128:rot128:r9"},
+                                     {LIST_CI, "d512:rot512:r9"},
                                      {LIST_OCLGRIND, "r3:half"},
                                      {LIST_OCLGRIND, "r3:rot32:adjacent"},
                                      {LIST_BENCH, "r512:hkv32:d128:rot128"},

@@ -182,7 +182,7 @@ const check_op check_op_score_pages = {
                                {KEY_Q8BOUNDS, 2, {0, 1}},
                                CHECK_LAYOUTS,
                                CHECK_HEAD_DIMS,
-                               {KEY_G, 6, {1, 3, 4, 5, 7, 16}},
+                               {KEY_G, 6, {1, 3, 4, 5, 16, 40}},
                                CHECK_PAGE_SIZES,
                                {KEY_RULE, 3, {TAMIS_GROUP_MAX, TAMIS_GROUP_MEAN, TAMIS_GROUP_SUM}},
                                {KEY_B, 2, {1, 3}},
@@ -206,7 +206,7 @@ const check_op check_op_score_pages = {
     .compiled =
         (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_PAGE, KEY_RULE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4"},
-                                     {LIST_SMOKE, "nasty:f16:b2:g4"},
+                                     {LIST_SMOKE, "nasty:f16:b2:g4:d512"},
                                      {LIST_SMOKE, "normal:f16:q8bounds:b2"},
                                      {LIST_SMOKE, "nasty:f16:q8bounds:b2:g4"},
                                      {LIST_SMOKE, "normal:f16:b2:r3:g4:kv1000:first"},

@@ -122,7 +122,7 @@ const check_op check_op_score_rows = {
                                       {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_PAGE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2:r5"},
-                                     {LIST_SMOKE, "nasty:bf16:b2:r5:d80"},
+                                     {LIST_SMOKE, "nasty:bf16:b2:r5:d512"},
                                      {LIST_CI, "f16:r0"},
                                      {LIST_CI, "nasty:f32:b3:r33:hkv5:page8"},
                                      {LIST_CI, "normal:f16:nhd:hkv1:r7:d128"},

@@ -281,6 +281,7 @@ const check_op check_op_sparse_attend = {
             {LIST_CI, "nasty:f16:hkv3:g3:kv3000:top60"},
             {LIST_CI, "normal:f16:g2:page32:kv2000"},
             {LIST_CI, "normal:f16:g2:d80"},
+            {LIST_CI, "normal:f16:q8bounds:b2:g4:d512"},
             {LIST_FULL, "normal:f16:hkv1:kv1048576:top128"}, /* 65,536 pages */
             {LIST_OCLGRIND, "normal:f16:g2:kv100:top3:sinks4:recent5"},
             {LIST_OCLGRIND, "normal:f16:hkv1:kv200:top6:sinks4:recent5"},

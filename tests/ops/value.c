@@ -201,7 +201,7 @@ const check_op check_op_value_score = {
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "normal:kv2100:hkv3:lists5"}, /* three blocks */
                                      {LIST_CI, "nasty:f16:b3:d128:kv1025:hkv2:lists2"},
-                                     {LIST_CI, "normal:bf16:d128:kv70:lists256:hkv1"},
+                                     {LIST_CI, "normal:bf16:d512:kv70:lists256:hkv1"},
                                      {LIST_CI, "nasty:hnd:d80:kv70:lists3"},
                                      {LIST_CI, "nasty:q8:hnd:d80:kv70:lists3"},
                                      {LIST_FULL, "normal:d96:kv1100:lists7"},
@@ -363,7 +363,7 @@ const check_op check_op_value_norm = {
                                      {LIST_CI, "normal:q8:d128:page32:kv70:g4:l1"},
                                      {LIST_CI, "nasty:k8v4:b2:d80:kv70:l2"},
                                      {LIST_CI, "nasty:q4:b2:d80:kv70:l2"},
-                                     {LIST_CI, "normal:k8v4:d128:page32:kv70:g4:l1"},
+                                     {LIST_CI, "normal:k8v4:d512:page32:kv70:g4:l1"},
                                      {LIST_CI, "normal:k8v4:d64:kv70:g4:l1"},
                                      {LIST_CI, "normal:q4:d64:kv70:g4:l1"},
                                      {LIST_CI, "normal:bf16:d64:page64:kv130:g5:l1:wbf16"},

@@ -269,6 +269,7 @@ const check_op check_op_write_attend = {
                                      {LIST_CI, "normal:f16:hkv1:kv9000:even"}, /* splits */
                                      {LIST_CI, "normal:k8v4:b4:hkv3:kv3000"},
                                      {LIST_CI, "nasty:q4:hkv1:kv3000:rot18"},
+                                     {LIST_CI, "normal:f16:b3:d512:kv600:rot512:heads"},
                                      {LIST_OCLGRIND, "normal:f16:b2:kv40:heads:pos"},
                                      {LIST_BENCH, "f16:hkv3:kv512:even"},
                                      {LIST_BENCH, "f16:hkv8:g4:d128:rot128:kv8192:even"},

@@ -105,7 +105,7 @@ static void turn_head(check_data *data, check_id id, check_id weights, uint64_t 
     const bool half = check_get(data, KEY_PAIRING) == TAMIS_PAIR_HALF;
     const double of_norm = check_get(data, KEY_HEADS) ? 2e-6 : 0;
     float *want = (float *)data->buf[id].want + at;
-    double *tolerance = data->buf[id].tolerance + at, y[256];
+    double *tolerance = data->buf[id].tolerance + at, y[TMS_MOST_HEAD_DIM];
     norm_head(data, (const float *)check_init(data, id) + at, weights, y);
     for (uint32_t d = rot; d < dim; d++) {
         want[d] = (float)y[d];
@@ -223,7 +223,7 @@ const check_op check_op_write_rotated = {
                                      {LIST_SMOKE, "normal:bf16:b2:r5:pos:score"},
                                      {LIST_CI, "f16:r0"},
                                      {LIST_CI, "nasty:f16:b3:r33:hkv5:page8:pos:score"},
-                                     {LIST_CI, "normal:f32:b2:r33:d256:rot256:page64:heads"},
+                                     {LIST_CI, "normal:f32:b2:r33:d512:rot512:page64:heads"},
                                      {LIST_OCLGRIND, "normal:f16:b2:r2:kv20:pos:score:heads"},
                                      {LIST_OCLGRIND, "nasty:bf16:r2:kv20:d80:rot80:adjacent"},
                                      {LIST_BENCH, "f16:hkv8:g4:d128:rot128:kv4096"},

@@ -18,7 +18,7 @@ Q8_BLOCK = 32
 FULL, QUEST = 0, 2
 GROUP_MAX, GROUP_MEAN, GROUP_SUM = range(3)
 # (group, head dim, page size, dtype): few, because each is a set of kernels to build.
-SHAPES = [(1, 64, 8, F32), (4, 128, 16, F16), (5, 64, 8, BF16), (8, 64, 16, F32), (3, 64, 16, Q8),
+SHAPES = [(1, 64, 8, F32), (4, 128, 16, F16), (20, 112, 8, BF16), (8, 64, 16, F32), (3, 64, 16, Q8),
           (3, 64, 16, K8V4), (3, 64, 16, Q4)]
 PER_STEP = (STREAMING, H2O, TOVA, KNORM)
 LONGEST = 320

@@ -131,7 +131,7 @@ static candidate quest_page(const oracle_rule *rule, const oracle_lane *lane, ui
                             const float *q) {
     const float *keys = lane->k + (size_t)ordinal * rule->page_size * rule->head_dim;
     candidate c = {.ordinal = ordinal};
-    double scores[16], lo[256], hi[256];
+    double scores[TMS_MOST_GROUP], lo[TMS_MOST_HEAD_DIM], hi[TMS_MOST_HEAD_DIM];
     bounds_of(rule, keys, lo, hi);
     for (uint32_t g = 0; g < rule->group; g++)
         scores[g] = head_score(rule, lo, hi, q + g * rule->head_dim, &c.slack);
@@ -166,7 +166,7 @@ static candidate mass_page(const oracle_rule *rule, const oracle_lane *lane, uin
                            const float *q, const double *sums, double largest) {
     const uint32_t first = ordinal * rule->page_size;
     candidate c = {.ordinal = ordinal, .slack = 4e-6 * (1 + largest)};
-    double scores[16];
+    double scores[TMS_MOST_GROUP];
     sum_slots(rule, lane, first, first + rule->page_size, q, scores, &largest);
     for (uint32_t g = 0; g < rule->group; g++)
         scores[g] /= sums[g];
@@ -179,7 +179,7 @@ static candidate mass_page(const oracle_rule *rule, const oracle_lane *lane, uin
 static void score_pages(const oracle_rule *rule, const oracle_lane *lane, uint32_t visible,
                         const float *q, candidate *pages) {
     const tamis_selection *s = &rule->selection;
-    double sums[16], largest = 0;
+    double sums[TMS_MOST_GROUP], largest = 0;
     if (s->kind == TAMIS_SELECT_ORACLE) sum_slots(rule, lane, 0, visible, q, sums, &largest);
     for (uint32_t i = 0; i < visible / rule->page_size; i++) {
         pages[i] = (candidate){.ordinal = i};
@@ -265,7 +265,8 @@ uint32_t oracle_select(const oracle_rule *rule, const oracle_lane *lane, uint32_
 
 bool oracle_attends(const oracle_rule *rule, const oracle_lane *lane, uint32_t visible,
                     const uint32_t *pages, uint32_t n_pages, const float *q, const float *out) {
-    double sum[256] = {0}, total = 0, most = -INFINITY, largest_logit = 0, largest_v = 0;
+    double sum[TMS_MOST_HEAD_DIM] = {0}, total = 0, most = -INFINITY, largest_logit = 0,
+           largest_v = 0;
     uint32_t dim = rule->head_dim, lo = first_slot(rule, visible);
     bool spoiled = false;
     for (uint32_t pass = 0; pass < 2; pass++)

@@ -45,9 +45,9 @@ enum {
 
 typedef struct tamis_cache_params {
     uint32_t n_layers;
-    uint32_t n_heads; /* query heads: n_kv_heads times the group, group 1 to 16 */
+    uint32_t n_heads; /* query heads: n_kv_heads times the group, group 1 to 64 */
     uint32_t n_kv_heads;
-    uint32_t head_dim;  /* 64, 80, 96, 128 or 256 */
+    uint32_t head_dim;  /* 64, 80, 96, 112, 128, 160, 192, 256 or 512 */
     uint32_t page_size; /* slots a page: 8, 16, 32 or 64; 0 means 16 */
     tamis_dtype dtype;  /* of K and V, and of bounds unless bounds_dtype says otherwise */
     /* Exactly one of the two is not 0. Tokens: room for this many tokens in all layers and KV

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Llama-family model from a GGUF file: load, tokens, forward pass, greedy generation. */
+/* A model from a GGUF file: load, tokens, forward pass, greedy generation. */
 #ifndef TAMIS_MODEL_H
 #define TAMIS_MODEL_H
 
@@ -73,6 +73,13 @@ TAMIS_API const tamis_model_info *tamis_model_describe(const tamis_model *model)
 /* Fills the shape fields of *params for this model (layers, heads, head dim); leaves the others.
  * With NULL it does nothing. */
 TAMIS_API void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *params);
+
+/* How each layer attends in a plan that a runner makes of these parameters, [n_layers]: what
+ * tamis_layer_tokens asks for, where a cache is to have the room that layers with a window need
+ * (tamis_cache_params.layer_tokens, TAMIS_PLAN_GIVE_BACK). Errors: E_ARGUMENT (NULL). */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_layers(const tamis_model *model,
+                                                           const tamis_plan_params *params,
+                                                           tamis_layer *layers, tamis_error *error);
 
 /* A hash of all that decides which K and V the model computes for tokens: its weights, sizes, norms,
  * biases, sliding window, RoPE in full (base, kind of scaling and its numbers, pairing), and the kind

@@ -134,7 +134,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_norm(tamis_context *context,
 
 /* A rotation of heads by positions (RoPE). `table` is as tamis_rotation_write wrote it for n_rot. */
 typedef struct tamis_rotation {
-    uint32_t n_rot; /* first channels of a head that are rotated, even, at most 256; 0: head_dim */
+    uint32_t n_rot; /* first channels of a head that are rotated, even, at most 512; 0: head_dim */
     tamis_pairing pairing;
     tamis_place table;
 } tamis_rotation;
@@ -243,7 +243,7 @@ typedef struct tamis_kv {
     tamis_kv_layout layout; /* bounds: [page][lo, hi][dim] for OWN, [page][KV head][lo, hi][dim] for
                                NHD and HND */
     uint32_t page_size;     /* slots: 8, 16, 32 or 64 */
-    uint32_t head_dim;      /* 64, 80, 96, 128 or 256 */
+    uint32_t head_dim;      /* 64, 80, 96, 112, 128, 160, 192, 256 or 512 */
     uint32_t n_pages;       /* page ids are below it */
     uint32_t reserved32;    /* 0, else E_ARGUMENT */
     /* With TAMIS_KV_STRIDES; else 0. */
@@ -260,7 +260,7 @@ typedef struct tamis_kv {
  * sequence, by ascending position. In decode each tile has one row. */
 typedef struct tamis_batch {
     uint32_t n_rows;
-    uint32_t n_heads, n_kv_heads; /* query heads: n_kv_heads times the group, group 1 to 16 */
+    uint32_t n_heads, n_kv_heads; /* query heads: n_kv_heads times the group, group 1 to 64 */
     uint32_t n_sequences;         /* 0 means 1 */
     uint32_t n_tiles;             /* 0 means n_rows */
     uint32_t max_tile_rows;       /* no tile has more rows; 0 means 1 */

@@ -104,10 +104,11 @@ typedef struct tamis_tune_result {
  * know. `tamis tune` measures more values for longer, and keeps them; what is found here is written
  * by tamis_context_write_settings alone. Once the user's file names the device, no class is measured
  * unless `always` is set, so tune all classes before writing. Nothing is measured on devices whose
- * kernels have no settings, nor for page sizes other than 16 and head dims other than 64, 128 and 256.
- * Waits. `result` may be NULL, and stays as it is after an error. Errors: E_ARGUMENT, E_UNSUPPORTED
- * and E_NO_MEMORY of the cache, E_ARGUMENT for NULL, an op, seconds above 3600 or reserved fields,
- * E_FORMAT and E_IO of the user's file, E_DEVICE; the settings are then as before. */
+ * kernels have no settings, nor for page sizes other than 16, head dims other than 64, 128, 256 and
+ * 512, and groups of more than 16 query heads. Waits. `result` may be NULL, and stays as it is after
+ * an error. Errors: E_ARGUMENT, E_UNSUPPORTED and E_NO_MEMORY of the cache, E_ARGUMENT for NULL, an
+ * op, seconds above 3600 or reserved fields, E_FORMAT and E_IO of the user's file, E_DEVICE; the
+ * settings are then as before. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_tune(tamis_context *context,
                                                            const tamis_tune_params *params,
                                                            tamis_tune_result *result,

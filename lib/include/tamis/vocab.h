@@ -43,6 +43,23 @@ typedef struct tamis_vocab_info {
     uint64_t reserved[8];
 } tamis_vocab_info;
 
+/* The patterns that are read, by the names that files give them (tokenizer.ggml.pre). Those up to
+ * a semicolon cut alike:
+ *   gpt-2, phi-2, mpt, olmo, jais, trillion, exaone4, gigachat, a.x-4.0, mellum, granite-docling,
+ *     jina-es, jina-de, jina-v1-en, roberta-bpe;
+ *   smollm, starcoder, refact, command-r, codeshell, exaone, minerva-7b, mellum2;
+ *   llama-bpe, llama3, llama-v3, falcon3, falcon-h1, pixtral, midm-2.0, lfm2, jina-v5-nano, glm4,
+ *     glm5, chatglm-bpe, smaug-bpe, dbrx;
+ *   qwen2, deepseek-r1-qwen, megrez, kormo, f2llmv2, stablelm2, hunyuan, solar-open, grok-2,
+ *     bailingmoe, bailingmoe2, llada-moe;
+ *   gpt-4o, llama4, kanana2, talkie, minimax-m2;
+ *   deepseek-v3, hunyuan-dense, joyai-llm, hy_v4;
+ *   bloom, poro-chat, gpt3-finnish;
+ *   tiny_aya, cohere2moe;
+ *   and by themselves default, falcon, tekken, qwen35, deepseek-llm, deepseek-coder, kimi-k2, afmoe,
+ *   exaone-moe, minicpm5, seed-coder, ufakzeka, laguna, youtu, spark2_5, jais-2, viking, chameleon,
+ *   granite-embed-multi-97m. */
+
 /* Reads the vocabulary of a GGUF file, v2 or v3, nothing else of it: weights of any type may
  * follow, and no device is needed. Of a model in parts `path` names any part. The file is treated as
  * hostile. Errors: E_IO; E_FORMAT (truncated, contradicting itself: a merge that names no token, a
@@ -73,8 +90,9 @@ enum {
 
 /* Text to tokens, as llama.cpp cuts it. Writes at most `capacity` tokens and the full number to
  * *count, so that a first call without room tells how much the second needs. User-defined tokens are
- * found in any text. Under BPE what is no UTF-8 is taken byte by byte as U+FFFD; SPM and single
- * bytes keep it as it is. Letters and digits are those of Unicode as the installed PCRE2 knows it.
+ * found in any text. White space behind special tokens is left out where general.name has Phi-3 or
+ * phi3 in it. Under BPE what is no UTF-8 is taken byte by byte as U+FFFD; SPM and single bytes keep
+ * it as it is. Letters and digits are those of Unicode as the installed PCRE2 knows it.
  * Time: n log n for a given vocabulary; memory: at most 256 bytes for each byte of the text.
  * Errors: E_ARGUMENT (unknown flags, 2^30 bytes or more, a byte that the vocabulary lacks, with its
  * place), E_NO_MEMORY; tokens and *count are then as they were. */

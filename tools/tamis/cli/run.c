@@ -315,6 +315,7 @@ static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunk
         .device = f->device,
         .model = f->model,
         .context = f->context,
+        .stores = chunks->used,
         .cache = {.page_size = cli_page_size(f->page_size),
                   .dtype = (tamis_dtype)f->dtype,
                   .bounds_dtype = (tamis_bounds_dtype)f->bounds_dtype},

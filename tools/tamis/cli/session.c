@@ -9,6 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a cache and a plan have where nothing else is asked for. */
+#define CLI_PAGE_SIZE 16u
+#define CLI_ROWS      512u
+
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
 static tamis_status choose_context(cli_session *s, uint32_t context, tamis_error *error) {
@@ -69,13 +73,39 @@ static tamis_status blame_context(const cli_session *s, const cli_session_params
                      reason.text);
 }
 
-/* The cache and the runner, for as many tokens as the context has. */
+/* The cache. Layers with a sliding window give back the pages that they will not read again, and have
+ * room for the others alone: nothing that a session has read is taken back. Not where a store may
+ * read the pages, and not where lanes are evicted from. */
 static tamis_status make_cache(cli_session *s, cli_session_params *params, tamis_error *error) {
+    const uint32_t n = tamis_model_describe(s->model)->n_layers;
+    const uint32_t rows = params->plan.max_rows ? params->plan.max_rows : CLI_ROWS;
+    const uint32_t page_size = params->cache.page_size ? params->cache.page_size : CLI_PAGE_SIZE;
+    const bool gives = params->cache.planes == 0 && !params->stores;
+    tamis_layer *layers = calloc(n, sizeof *layers);
+    uint64_t *tokens = calloc(n, sizeof *tokens);
+    tamis_status status = layers && tokens
+                              ? tamis_model_layers(s->model, &params->plan, layers, error)
+                              : cli_no_memory(error);
+    for (uint32_t i = 0; status == TAMIS_OK && gives && i < n; i++) {
+        const uint64_t most = tamis_layer_tokens(&layers[i].attention, page_size, rows);
+        tokens[i] = most < s->context ? most : 0;
+        if (tokens[i]) params->plan.flags |= TAMIS_PLAN_GIVE_BACK;
+    }
+    tamis_cache_params cache = params->cache;
+    cache.layer_tokens = tokens;
+    if (status == TAMIS_OK) status = tamis_cache_create(s->device, &cache, &s->cache, error);
+    free(tokens);
+    free(layers);
+    return status;
+}
+
+/* The cache and the runner, for as many tokens as the context has. */
+static tamis_status make_both(cli_session *s, cli_session_params *params, tamis_error *error) {
     params->cache.capacity_tokens = params->plan.max_context = s->context;
     tamis_model_cache_shape(s->model, &params->cache);
     tamis_status status =
         s->context <= TAMIS_ROTATE_LIMIT
-            ? tamis_cache_create(s->device, &params->cache, &s->cache, error)
+            ? make_cache(s, params, error)
             : cli_error(error, TAMIS_E_UNSUPPORTED, "at most %u can be", TAMIS_ROTATE_LIMIT);
     if (status == TAMIS_E_NO_MEMORY || status == TAMIS_E_UNSUPPORTED)
         return blame_context(s, params, status, error);
@@ -85,7 +115,7 @@ static tamis_status make_cache(cli_session *s, cli_session_params *params, tamis
 }
 
 tamis_status cli_session_start(cli_session *s, cli_session_params *params, tamis_error *error) {
-    tamis_status status = make_cache(s, params, error);
+    tamis_status status = make_both(s, params, error);
     if (status == TAMIS_OK) status = tamis_cache_add(s->cache, &s->sequence, error);
     if (status == TAMIS_OK) status = make_sampler(s, &params->sampling, error);
     return status;

@@ -42,6 +42,7 @@ typedef struct cli_session {
 typedef struct cli_session_params {
     const char *device, *model;
     uint32_t context; /* 0: the model's */
+    bool stores;      /* a store may read pages of the text */
     tamis_cache_params cache;
     tamis_plan_params plan;
     tamis_sampling sampling;
