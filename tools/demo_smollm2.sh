@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034,SC2154
-# Sourced by demo_real.sh: what it asks SmolLM2-135M-Instruct. Its text is Ruth, Jonah
-# and the beginning of Mark; a fourth arm is an eviction, snapkv.
+# Sourced by demo_real.sh: what it asks SmolLM2-135M-Instruct. The text is Ruth, Jonah and the beginning of
+# Mark; a fourth arm is an eviction, snapkv.
 
 # Twice, as in the pass keys of Mohtashami and Jaggi: quest reads whole pages, and a number whose digits
 # stand in two pages may come out as the half of one.
