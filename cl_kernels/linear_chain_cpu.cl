@@ -15,10 +15,15 @@
 #endif
 #define WEIGHT TYPE_A
 #define TAKES_FLOATS(kind) (((kind)&15) <= 2)
-#define TAKES_BYTES(kind)  ((kind) > 16 + 3) /* strips, but of floats and of Q8_0 */
-#define TAKES_CODES(kind)  (!TAKES_FLOATS(kind) && !TAKES_BYTES(kind))
+#define TAKES_CODES(kind)  ((kind) > 2 && (kind) <= 16 + 3) /* rows, and strips of Q8_0 */
+#define TAKES_CROSSED(kind) ((kind) == 16 + 13 || (kind) == 16 + 14) /* strips of IQ4_NL, IQ4_XS */
+#define TAKES_BYTES(kind)  ((kind) > 16 + 3 && !TAKES_CROSSED(kind))
+#define TAKES_HALF_SUMS(kind) (((kind)&15) == 12) /* Q2_K */
 #define HOLD_FLOATS (TAKES_FLOATS(TYPE_A) || TAKES_FLOATS(TYPE_B) || TAKES_FLOATS(TYPE_C))
 #define HOLD_BYTES  (TAKES_BYTES(TYPE_A) || TAKES_BYTES(TYPE_B) || TAKES_BYTES(TYPE_C))
+#define HOLD_CROSSED (TAKES_CROSSED(TYPE_A) || TAKES_CROSSED(TYPE_B) || TAKES_CROSSED(TYPE_C))
+#define HOLD_HALF_SUMS                                                                             \
+    (TAKES_HALF_SUMS(TYPE_A) || TAKES_HALF_SUMS(TYPE_B) || TAKES_HALF_SUMS(TYPE_C))
 #define HOLD_CODES  (TAKES_CODES(TYPE_A) || TAKES_CODES(TYPE_B) || TAKES_CODES(TYPE_C))
 #include "linear_cpu.clh"
 #include "activate.clh"

@@ -491,16 +491,23 @@ typedef struct cu_linear_args {
     uint32_t n_rows, n_in, n_out, accumulate;
 } cu_linear_args;
 
-/* Values of tamis_weight_type, by the tags of weights.cuh. */
-#define CU_WEIGHT_f32  0
-#define CU_WEIGHT_f16  1
-#define CU_WEIGHT_bf16 2
-#define CU_WEIGHT_Q8_0 3
-#define CU_WEIGHT_Q4_0 4
-#define CU_WEIGHT_Q4_1 5
-#define CU_WEIGHT_Q5_0 6
-#define CU_WEIGHT_Q4_K 7
-#define CU_WEIGHT_Q6_K 8
+/* Values of tamis_weight_type. */
+#define CU_WEIGHT_F32    0
+#define CU_WEIGHT_F16    1
+#define CU_WEIGHT_BF16   2
+#define CU_WEIGHT_Q8_0   3
+#define CU_WEIGHT_Q4_0   4
+#define CU_WEIGHT_Q4_1   5
+#define CU_WEIGHT_Q5_0   6
+#define CU_WEIGHT_Q4_K   7
+#define CU_WEIGHT_Q6_K   8
+#define CU_WEIGHT_Q5_1   9
+#define CU_WEIGHT_Q5_K   10
+#define CU_WEIGHT_Q3_K   11
+#define CU_WEIGHT_Q2_K   12
+#define CU_WEIGHT_IQ4_NL 13
+#define CU_WEIGHT_IQ4_XS 14
+#define CU_WEIGHT_MXFP4  15
 
 #define CU_LINEAR_PARTS 3
 typedef struct cu_linear_part {

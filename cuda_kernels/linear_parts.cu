@@ -74,7 +74,10 @@ DEVICE float outputs_of(const cu_linear_parts_args &a, const cu_linear_part &par
     case CU_WEIGHT_##tag:                                                                          \
         multiply_part<type, ROWS>(a, part, mean, scale, first, sum);                                     \
         break;
-        FOR_EACH_WEIGHT(PART_OF)
+        PART_OF(float, F32)
+        PART_OF(f16, F16)
+        PART_OF(bf16, BF16)
+        FOR_EACH_QUANTISED(PART_OF)
     }
     const float share = warp_sums(sum);
     block_sync(); /* the shares of the outputs before have been read */

@@ -25,6 +25,27 @@ struct q4_k {
 struct q6_k {
     enum { ELEMENTS = 256, BYTES = 210 };
 };
+struct q5_1 {
+    enum { ELEMENTS = 32, BYTES = 24 };
+};
+struct q5_k {
+    enum { ELEMENTS = 256, BYTES = 176 };
+};
+struct q3_k {
+    enum { ELEMENTS = 256, BYTES = 110 };
+};
+struct q2_k {
+    enum { ELEMENTS = 256, BYTES = 84 };
+};
+struct iq4_nl {
+    enum { ELEMENTS = 32, BYTES = 18 };
+};
+struct iq4_xs {
+    enum { ELEMENTS = 256, BYTES = 136 };
+};
+struct mxfp4 {
+    enum { ELEMENTS = 32, BYTES = 17 };
+};
 
 /* Two bytes at a multiple of 2, as f16. */
 DEVICE float f16_at(const uint8_t *p) {
@@ -63,18 +84,46 @@ DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], q5_0) {
         x[i] = d * (float)((int)n - 16);
     }
 }
-DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], q4_k) {
-    const uint32_t j = e / 32;
-    const uint8_t *pairs = block + 4, *from = block + 16 + e / 64 * 32 + e % 32;
+DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], q5_1) {
+    const float d = f16_at(block), m = f16_at(block + 2);
+    const uint32_t fifth = block[4 + e / 8];
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t n = nibble_at(block + 8 + e % 16 + i, e / 16) | (fifth >> i & 1u) << 4;
+        x[i] = d * (float)n + m;
+    }
+}
+
+/* What codes of sub-block j of Q4_K and of Q5_K are multiplied by, and what is taken off. */
+struct scale_and_minimum {
+    float scale, minimum;
+};
+DEVICE scale_and_minimum pair_of(const uint8_t *block, uint32_t j) {
+    const uint8_t *pairs = block + 4;
     uint32_t s = pairs[j] & 63u, m = pairs[j + 4] & 63u;
     if (j >= 4) {
         s = (pairs[j + 4] & 15u) | (uint32_t)(pairs[j - 4] >> 6) << 4;
         m = pairs[j + 4] >> 4 | (uint32_t)(pairs[j] >> 6) << 4;
     }
-    const float scale = f16_at(block) * (float)s, minimum = f16_at(block + 2) * (float)m;
+    return {f16_at(block) * (float)s, f16_at(block + 2) * (float)m};
+}
+DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], q4_k) {
+    const uint32_t j = e / 32;
+    const uint8_t *from = block + 16 + e / 64 * 32 + e % 32;
+    const scale_and_minimum by = pair_of(block, j);
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
-        x[i] = scale * (float)nibble_at(from + i, j % 2) - minimum;
+        x[i] = by.scale * (float)nibble_at(from + i, j % 2) - by.minimum;
+}
+DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], q5_k) {
+    const uint32_t j = e / 32;
+    const uint8_t *fifth = block + 16 + e % 32, *from = block + 48 + e / 64 * 32 + e % 32;
+    const scale_and_minimum by = pair_of(block, j);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t n = nibble_at(from + i, j % 2) | (fifth[i] >> j & 1u) << 4;
+        x[i] = by.scale * (float)n - by.minimum;
+    }
 }
 DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], q6_k) {
     const uint32_t half = e / 128, k = e % 128 / 32;
@@ -85,6 +134,67 @@ DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], q6_k) {
         const uint32_t n = nibble_at(low + i, k / 2) | (high[i] >> (2 * k) & 3u) << 4;
         x[i] = scale * (float)((int)n - 32);
     }
+}
+DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], q3_k) {
+    const uint32_t j = e / 16, k = e % 128 / 32;
+    const uint8_t *third = block + e % 32, *from = block + 32 + e / 128 * 32 + e % 32;
+    const uint8_t *scales = block + 96;
+    const uint32_t s =
+        nibble_at(scales + j % 8, j / 8) | (scales[8 + j % 4] >> (j / 4 * 2) & 3u) << 4;
+    const float scale = f16_at(block + 108) * (float)((int)s - 32);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t n = (from[i] >> (2 * k) & 3u) | (third[i] >> (e / 32) & 1u) << 2;
+        x[i] = scale * (float)((int)n - 4);
+    }
+}
+DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], q2_k) {
+    const uint32_t k = e % 128 / 32, pair = block[e / 16];
+    const uint8_t *from = block + 16 + e / 128 * 32 + e % 32;
+    const float scale = f16_at(block + 80) * (float)(pair & 15u);
+    const float minimum = f16_at(block + 82) * (float)(pair >> 4);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        x[i] = scale * (float)(from[i] >> (2 * k) & 3u) - minimum;
+}
+
+/* Eight signed bytes in one number, the first one lowest: a table that is in two registers. */
+DEVICE constexpr uint64_t bytes_of(int a, int b, int c, int d, int e, int f, int g, int h) {
+    return (uint64_t)(uint8_t)a | (uint64_t)(uint8_t)b << 8 | (uint64_t)(uint8_t)c << 16 |
+           (uint64_t)(uint8_t)d << 24 | (uint64_t)(uint8_t)e << 32 | (uint64_t)(uint8_t)f << 40 |
+           (uint64_t)(uint8_t)g << 48 | (uint64_t)(uint8_t)h << 56;
+}
+DEVICE float iq4_value(uint32_t n) {
+    const uint64_t half = n < 8 ? bytes_of(-127, -104, -83, -65, -49, -35, -22, -10)
+                                : bytes_of(1, 13, 25, 38, 53, 69, 89, 113);
+    return (float)(int8_t)(half >> (n % 8 * 8));
+}
+DEVICE float mxfp4_value(uint32_t n) {
+    const float size = (float)(uint8_t)(bytes_of(0, 1, 2, 3, 4, 6, 8, 12) >> (n % 8 * 8));
+    return n > 8 ? -size : size;
+}
+DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], iq4_nl) {
+    const float d = f16_at(block);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        x[i] = d * iq4_value(nibble_at(block + 2 + e % 16 + i, e / 16));
+}
+DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], iq4_xs) {
+    const uint32_t j = e / 32;
+    const uint32_t s = nibble_at(block + 4 + j / 2, j % 2) |
+                       (*(const uint16_t *)(block + 2) >> (2 * j) & 3u) << 4;
+    const float scale = f16_at(block) * (float)((int)s - 32);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        x[i] = scale * iq4_value(nibble_at(block + 8 + 16 * j + e % 16 + i, e % 32 / 16));
+}
+DEVICE void load_block(const uint8_t *block, uint32_t e, float (&x)[8], mxfp4) {
+    /* 2^(e - 128), which is subnormal for the two smallest */
+    const uint32_t power = *block;
+    const float d = bits_to_float(power < 2 ? 0x200000u << power : (power - 1) << 23);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        x[i] = d * mxfp4_value(nibble_at(block + 1 + e % 16 + i, e / 16));
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
@@ -131,7 +241,9 @@ template <typename T> DEVICE constexpr bool is_quantised() {
 
 /* X(C type, tag in names) for every type, and for those that are quantised. */
 #define FOR_EACH_QUANTISED(X)                                                                      \
-    X(q8_0, Q8_0) X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q4_k, Q4_K) X(q6_k, Q6_K)
+    X(q8_0, Q8_0) X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q4_k, Q4_K) X(q6_k, Q6_K)            \
+    X(q5_1, Q5_1) X(q5_k, Q5_K) X(q3_k, Q3_K) X(q2_k, Q2_K) X(iq4_nl, IQ4_NL) X(iq4_xs, IQ4_XS)    \
+    X(mxfp4, MXFP4)
 #define FOR_EACH_WEIGHT(X) FOR_EACH_TYPE(X) FOR_EACH_QUANTISED(X)
 
 #endif

@@ -117,7 +117,7 @@ not_again="$not_again|model-logits-cuda|api-settings-opencl-every|tiers|cli-ttft
 not_again="$not_again|policies-eviction-self-test|policies-.*-cuda|api-eviction.*-cuda|api-window-cuda"
 not_again="$not_again|consumer.*|plot|compare|gpu-model|includes.*|errors.*|readme-example|api-headers"
 not_again="$not_again|api-needed.*|model-logits-reference|model-passkey-reference|model-real-.*"
-not_again="$not_again|blend-(model|mix|prefix|question)-cuda|model-(record|faults|launches)-cuda"
+not_again="$not_again|blend-(model|mix|prefix|question)-cuda|model-(record|faults|launches|families)-cuda|model-families-opencl"
 suite build-sanitize --exclude-regex "^($not_again)\$"
 
 say "fuzz build into build-fuzz/"

@@ -13,30 +13,40 @@ typedef struct field {
     bool turned; /* the 32 bits of its unit: turn() */
 } field;
 
-/* Of each tamis_weight_type: name, elements and bytes of a block, and its fields in their order; types
- * whose block is an element have no strips. */
+/* Of each tamis_weight_type: elements and bytes of a block, and its fields in their order; types whose
+ * block is an element have no strips. */
 static const struct {
-    const char *name;
     uint32_t elements, bytes;
     field fields[4];
 } weight_types[] = {
-    [TAMIS_WEIGHT_F32] = {"f32", 1, 4, {{0}}},
-    [TAMIS_WEIGHT_F16] = {"f16", 1, 2, {{0}}},
-    [TAMIS_WEIGHT_BF16] = {"bf16", 1, 2, {{0}}},
-    [TAMIS_WEIGHT_Q8_0] = {"Q8_0", 32, 34, {{2, 1, false}, {4, 8, false}}},
-    [TAMIS_WEIGHT_Q4_0] = {"Q4_0", 32, 18, {{2, 1, false}, {4, 4, false}}},
-    [TAMIS_WEIGHT_Q4_1] = {"Q4_1", 32, 20, {{2, 2, false}, {4, 4, false}}},
-    [TAMIS_WEIGHT_Q5_0] = {"Q5_0", 32, 22, {{2, 1, false}, {4, 1, true}, {4, 4, false}}},
-    [TAMIS_WEIGHT_Q4_K] = {"Q4_K", 256, 144, {{2, 2, false}, {1, 12, false}, {4, 32, false}}},
-    [TAMIS_WEIGHT_Q6_K] = {"Q6_K", 256, 210, {{4, 48, false}, {1, 16, false}, {2, 1, false}}},
+    [TAMIS_WEIGHT_F32] = {1, 4, {{0}}},
+    [TAMIS_WEIGHT_F16] = {1, 2, {{0}}},
+    [TAMIS_WEIGHT_BF16] = {1, 2, {{0}}},
+    [TAMIS_WEIGHT_Q8_0] = {32, 34, {{2, 1, false}, {4, 8, false}}},
+    [TAMIS_WEIGHT_Q4_0] = {32, 18, {{2, 1, false}, {4, 4, false}}},
+    [TAMIS_WEIGHT_Q4_1] = {32, 20, {{2, 2, false}, {4, 4, false}}},
+    [TAMIS_WEIGHT_Q5_0] = {32, 22, {{2, 1, false}, {4, 1, true}, {4, 4, false}}},
+    [TAMIS_WEIGHT_Q4_K] = {256, 144, {{2, 2, false}, {1, 12, false}, {4, 32, false}}},
+    [TAMIS_WEIGHT_Q6_K] = {256, 210, {{4, 48, false}, {1, 16, false}, {2, 1, false}}},
+    [TAMIS_WEIGHT_Q5_1] = {32, 24, {{2, 2, false}, {4, 1, true}, {4, 4, false}}},
+    [TAMIS_WEIGHT_Q5_K] = {256, 176, {{2, 2, false}, {1, 12, false}, {4, 40, false}}},
+    [TAMIS_WEIGHT_Q3_K] = {256, 110, {{4, 24, false}, {1, 12, false}, {2, 1, false}}},
+    [TAMIS_WEIGHT_Q2_K] = {256, 84, {{1, 16, false}, {4, 16, false}, {2, 2, false}}},
+    [TAMIS_WEIGHT_IQ4_NL] = {32, 18, {{2, 1, false}, {4, 4, false}}},
+    [TAMIS_WEIGHT_IQ4_XS] = {256, 136, {{2, 2, false}, {1, 4, false}, {4, 32, false}}},
+    [TAMIS_WEIGHT_MXFP4] = {32, 17, {{1, 1, false}, {4, 4, false}}},
 };
+enum { WEIGHT_TYPES = sizeof weight_types / sizeof *weight_types };
 
 static bool is_weight_type(tamis_weight_type type) {
-    return (unsigned)type < sizeof weight_types / sizeof *weight_types;
+    return (unsigned)type < WEIGHT_TYPES;
 }
 
 const char *tamis_weight_name(tamis_weight_type type) {
-    return is_weight_type(type) ? weight_types[type].name : "unknown";
+#define WEIGHT_NAME(name, value, text) [value] = text,
+    static const char *const names[] = {TAMIS_WEIGHT_LIST(WEIGHT_NAME)};
+    _Static_assert(sizeof names / sizeof *names == WEIGHT_TYPES, "both tables have all types");
+    return is_weight_type(type) ? names[type] : "unknown";
 }
 
 uint32_t tamis_weight_block(tamis_weight_type type) {

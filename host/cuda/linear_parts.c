@@ -3,15 +3,9 @@
 #include "host/cuda/cuda.h"
 
 _Static_assert(CU_LINEAR_PARTS == TMS_MOST_PARTS, "the contract's value");
-_Static_assert((int)CU_WEIGHT_f32 == (int)TAMIS_WEIGHT_F32, "as in the kernels");
-_Static_assert((int)CU_WEIGHT_f16 == (int)TAMIS_WEIGHT_F16, "as in the kernels");
-_Static_assert((int)CU_WEIGHT_bf16 == (int)TAMIS_WEIGHT_BF16, "as in the kernels");
-_Static_assert((int)CU_WEIGHT_Q8_0 == (int)TAMIS_WEIGHT_Q8_0, "as in the kernels");
-_Static_assert((int)CU_WEIGHT_Q4_0 == (int)TAMIS_WEIGHT_Q4_0, "as in the kernels");
-_Static_assert((int)CU_WEIGHT_Q4_1 == (int)TAMIS_WEIGHT_Q4_1, "as in the kernels");
-_Static_assert((int)CU_WEIGHT_Q5_0 == (int)TAMIS_WEIGHT_Q5_0, "as in the kernels");
-_Static_assert((int)CU_WEIGHT_Q4_K == (int)TAMIS_WEIGHT_Q4_K, "as in the kernels");
-_Static_assert((int)CU_WEIGHT_Q6_K == (int)TAMIS_WEIGHT_Q6_K, "as in the kernels");
+#define SAME_VALUE(name, value, text)                                                              \
+    _Static_assert(CU_WEIGHT_##name == value, "as in the kernels");
+TAMIS_WEIGHT_LIST(SAME_VALUE)
 
 /* Blocks of a multiprocessor: each normalises the rows once for all runs of outputs it takes. */
 #define BLOCKS_EACH 8u

@@ -147,7 +147,8 @@ typedef struct tms_matrix {
 
 /* A matrix of weights [n_out][n_in] in one of the layouts of tamis/types.h. The rows of a quantised
  * type are whole blocks: n_in is a multiple of tamis_weight_block(type). `ref` is at a multiple of 4
- * bytes; blocks and rows behind it are at multiples of 2 alone, strips at multiples of 16. A backend
+ * bytes; blocks and rows behind it are at multiples of 2 alone, of MXFP4 at any byte, strips at
+ * multiples of 16. A backend
  * may lack strips, and answers E_UNSUPPORTED then. An element's value, by the block it lies in, with
  * f16 d, dmin and m widened exactly and everything else an integer:
  *   Q8_0   d·q                                   f16 d, int8 q[32]
@@ -157,14 +158,31 @@ typedef struct tms_matrix {
  *   Q4_K   d·s·n - dmin·m                        f16 d, f16 dmin, 12 bytes of (s, m), 128 of nibbles
  *   Q6_K   d·s·(n - 32)                          128 bytes of low nibbles, 64 of two high bits each,
  *                                                int8 s[16], f16 d
+ *   Q5_1   d·(n + 16h) + m                       f16 d, f16 m, 4 bytes of h, 16 bytes of nibbles
+ *   Q5_K   d·s·(n + 16h) - dmin·m                f16 d, f16 dmin, 12 bytes of (s, m), 32 of h, 128 of
+ *                                                nibbles
+ *   Q3_K   d·(s - 32)·(n + 4h - 4)               32 bytes of h, 64 of two bits each, 12 of s, f16 d
+ *   Q2_K   d·s·n - dmin·m                        16 bytes of (s, m), 64 of two bits each, f16 d,
+ *                                                f16 dmin
+ *   IQ4_NL d·v[n]                                f16 d, 16 bytes of nibbles
+ *   IQ4_XS d·(s - 32)·v[n]                       f16 d, 16 high bits of s, 4 bytes of low nibbles of s,
+ *                                                8 times 16 bytes of nibbles
+ *   MXFP4  2^(e - 128)·v[n]                      byte e, 16 bytes of nibbles
  * Nibbles of 16 bytes: byte i holds element i low, element i + 16 high. Bit i of h is of element i.
  * Q4_K: of 64 elements byte i of 32 holds element i low, i + 32 high. Pair j of 6-bit (s, m) is of
  * elements 32j to 32j + 31: for j < 4 the low 6 bits of bytes j and j + 4; else the low and the high
  * nibble of byte j + 4, with the two high bits of bytes j - 4 and j above them.
  * Q6_K: of 128 elements byte i of 64 holds element i low, i + 64 high; bits 2k and 2k + 1 of byte i
  * of 32 are the high ones of element i + 32k; s[j] is of elements 16j to 16j + 15.
- * In fp32 every product of these is exact, so an element is rounded once, by its last operation,
- * whatever the order, and has the same bits everywhere. */
+ * Q5_K: as Q4_K; bit j of byte i of h is of element 32j + i.
+ * Q3_K, Q2_K: of 128 elements bits 2k and 2k + 1 of byte i of 32 are n of element i + 32k; h as in
+ * Q5_K. Scale j is of elements 16j to 16j + 15. Of Q3_K its low four bits are those of byte j % 8, low
+ * for j < 8, else high; its high two are bits 2(j / 4) and 2(j / 4) + 1 of byte 8 + j % 4. Of Q2_K s is
+ * the low and m the high nibble of byte j.
+ * IQ4_XS: s of elements 32j to 32j + 31 has its low four bits in byte j / 2, low for even j, its high
+ * two in bits 2j and 2j + 1. v: the tables of tamis/types.h.
+ * In fp32 every product of these is exact, or of MXFP4 too large and infinite, so an element is rounded
+ * once, by its last operation, whatever the order, and has the same bits everywhere. */
 typedef struct tms_weight_matrix {
     tms_ref ref;
     tamis_weight_type type;

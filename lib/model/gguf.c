@@ -44,23 +44,23 @@ static const tensor_type tensor_types[] = {[0] = {"f32", true, TAMIS_WEIGHT_F32}
                                            [2] = {"Q4_0", true, TAMIS_WEIGHT_Q4_0},
                                            [3] = {"Q4_1", true, TAMIS_WEIGHT_Q4_1},
                                            [6] = {"Q5_0", true, TAMIS_WEIGHT_Q5_0},
-                                           [7] = {.name = "Q5_1"},
+                                           [7] = {"Q5_1", true, TAMIS_WEIGHT_Q5_1},
                                            [8] = {"Q8_0", true, TAMIS_WEIGHT_Q8_0},
                                            [9] = {.name = "Q8_1"},
-                                           [10] = {.name = "Q2_K"},
-                                           [11] = {.name = "Q3_K"},
+                                           [10] = {"Q2_K", true, TAMIS_WEIGHT_Q2_K},
+                                           [11] = {"Q3_K", true, TAMIS_WEIGHT_Q3_K},
                                            [12] = {"Q4_K", true, TAMIS_WEIGHT_Q4_K},
-                                           [13] = {.name = "Q5_K"},
+                                           [13] = {"Q5_K", true, TAMIS_WEIGHT_Q5_K},
                                            [14] = {"Q6_K", true, TAMIS_WEIGHT_Q6_K},
                                            [15] = {.name = "Q8_K"},
                                            [16] = {.name = "IQ2_XXS"},
                                            [17] = {.name = "IQ2_XS"},
                                            [18] = {.name = "IQ3_XXS"},
                                            [19] = {.name = "IQ1_S"},
-                                           [20] = {.name = "IQ4_NL"},
+                                           [20] = {"IQ4_NL", true, TAMIS_WEIGHT_IQ4_NL},
                                            [21] = {.name = "IQ3_S"},
                                            [22] = {.name = "IQ2_S"},
-                                           [23] = {.name = "IQ4_XS"},
+                                           [23] = {"IQ4_XS", true, TAMIS_WEIGHT_IQ4_XS},
                                            [24] = {.name = "I8"},
                                            [25] = {.name = "I16"},
                                            [26] = {.name = "I32"},
@@ -70,7 +70,7 @@ static const tensor_type tensor_types[] = {[0] = {"f32", true, TAMIS_WEIGHT_F32}
                                            [30] = {"bf16", true, TAMIS_WEIGHT_BF16},
                                            [34] = {.name = "TQ1_0"},
                                            [35] = {.name = "TQ2_0"},
-                                           [39] = {.name = "MXFP4"}};
+                                           [39] = {"MXFP4", true, TAMIS_WEIGHT_MXFP4}};
 #define N_TENSOR_TYPES (sizeof tensor_types / sizeof tensor_types[0])
 
 /* ---- Bytes of the file ----------------------------------------------------------------------- */
@@ -268,12 +268,15 @@ static tamis_status parse_entries(reader *r, tms_gguf *gguf, tamis_error *error)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
+#define READ_TYPE(name, value, text) ", " text
+static const char read_types[] = TAMIS_WEIGHT_LIST(READ_TYPE);
+
 static tamis_status check_tensor_type(tms_gguf_tensor *tensor, uint32_t type, tamis_error *error) {
     const tensor_type entry = type < N_TENSOR_TYPES ? tensor_types[type] : (tensor_type){0};
     TMS_REQUIRE(entry.read, TAMIS_E_UNSUPPORTED,
-                "tensor '%s' has type %s (%u); f32, f16, bf16, Q8_0, Q4_0, Q4_1, Q5_0, Q4_K and "
-                "Q6_K are read",
-                tms_text_show(tensor->name).text, entry.name ? entry.name : "unknown", type);
+                "tensor '%s' has type %s (%u); types that are read: %s",
+                tms_text_show(tensor->name).text, entry.name ? entry.name : "unknown", type,
+                read_types + strlen(", "));
     tensor->type = entry.type;
     return TAMIS_OK;
 }

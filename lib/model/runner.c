@@ -130,25 +130,6 @@ static tamis_status bind_model(tamis_runner *runner, tamis_error *error) {
     return tamis_plan_bind_rotation(runner->plan, &rotated->rotation, error);
 }
 
-const tms_rotated *tms_runner_rotated(const tamis_runner *runner, uint32_t layer) {
-    const tamis_model *model = runner->model;
-    return &model->rotations[tms_config_rotation(&model->config, layer, runner->is_long)];
-}
-
-tamis_status tms_check_one_rotation(const tamis_runner *runner, const char *what,
-                                    const tms_rotated **out, tamis_error *error) {
-    const tms_config *config = &runner->model->config;
-    const tms_rotation_kind first = tms_config_rotation(config, 0, runner->is_long);
-    for (uint32_t layer = 1; layer < config->n_layers; ++layer)
-        TMS_REQUIRE(tms_config_rotation(config, layer, runner->is_long) == first,
-                    TAMIS_E_UNSUPPORTED,
-                    "%s needs layers that are rotated alike; in %s models layer %u is rotated in "
-                    "another way than layer 0",
-                    what, config->architecture->info.name, layer);
-    if (out) *out = &runner->model->rotations[first];
-    return TAMIS_OK;
-}
-
 static bool is_long(const tamis_model *model, const tamis_plan_params *params) {
     return tms_model_has_long(model) && params->max_context > model->config.rope.original_context;
 }
@@ -173,13 +154,24 @@ static tamis_attention attention_of(const tamis_model *model, const tamis_plan_p
     return own;
 }
 
+/* Where some layers are local and some are not, a selection chooses in the latter: the former read no
+ * more than their window in any case. */
+static tamis_layer layer_of(const tamis_model *model, const tamis_plan_params *params,
+                            uint32_t layer) {
+    const tms_config *config = &model->config;
+    const bool mixed = config->n_local && config->n_local < config->n_layers;
+    const tamis_attention attention = attention_of(model, params, layer);
+    const bool local = mixed && tms_config_is_local(config, layer) && attention.sliding_window;
+    return (tamis_layer){.attention = attention, .full = local};
+}
+
 tamis_status tamis_model_layers(const tamis_model *model, const tamis_plan_params *params,
                                 tamis_layer *layers, tamis_error *error) {
     TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_REQUIRE(layers, TAMIS_E_ARGUMENT, "layers is NULL");
     for (uint32_t layer = 0; layer < model->config.n_layers; ++layer)
-        layers[layer] = (tamis_layer){.attention = attention_of(model, params, layer)};
+        layers[layer] = layer_of(model, params, layer);
     return TAMIS_OK;
 }
 
@@ -192,7 +184,7 @@ static tamis_status make_plan(tamis_runner *runner, const tamis_plan_params *par
     tamis_layer *layers = calloc(n, sizeof *layers);
     TMS_REQUIRE(layers, TAMIS_E_NO_MEMORY, "no memory for %u layers", n);
     for (uint32_t layer = 0; layer < n; ++layer) {
-        layers[layer].attention = attention_of(runner->model, params, layer);
+        layers[layer] = layer_of(runner->model, params, layer);
         alike = alike && memcmp(&layers[layer], &layers[0], sizeof *layers) == 0;
     }
     own.flags |= TAMIS_PLAN_ROTATED;

@@ -6,7 +6,8 @@
 #include "lib/model/config.h"
 #include <tamis/model.h>
 
-#define TMS_WEIGHT_TYPES (TAMIS_WEIGHT_Q6_K + 1)
+#define TMS_COUNT_WEIGHT_TYPE(name, value, text) +1
+enum { TMS_WEIGHT_TYPES = 0 TAMIS_WEIGHT_LIST(TMS_COUNT_WEIGHT_TYPE) };
 
 /* A matrix [n_out][n_in] of the file's type, or a vector as f32: a whole tensor, or rows of one that
  * joins several. Absent where buffer is NULL. */

@@ -16,9 +16,12 @@ import sys
 
 # (tamis_weight_type, GGUF's name, elements of a row, f16 places in a block)
 TYPES = [(3, 'Q8_0', 96, [0]), (4, 'Q4_0', 96, [0]), (5, 'Q4_1', 96, [0, 2]), (6, 'Q5_0', 96, [0]),
-         (7, 'Q4_K', 512, [0, 2]), (8, 'Q6_K', 512, [208])]
+         (7, 'Q4_K', 512, [0, 2]), (8, 'Q6_K', 512, [208]), (9, 'Q5_1', 96, [0, 2]),
+         (10, 'Q5_K', 512, [0, 2]), (11, 'Q3_K', 512, [108]), (12, 'Q2_K', 512, [80, 82]),
+         (13, 'IQ4_NL', 96, [0]), (14, 'IQ4_XS', 512, [0]), (15, 'MXFP4', 96, [])]
 ROWS = 3
 SCALES = [0.0, -0.0, 6e-8, -3e-6, 6.1e-5, 300.0, -4096.0, 65504.0]
+POWERS = [120, 0, 123, 1, 117, 2, 135, 142]  # of MXFP4; 0 and 1 make subnormal numbers
 
 
 def rows_of(numpy, gguf, random, name, elements, places):
@@ -28,6 +31,8 @@ def rows_of(numpy, gguf, random, name, elements, places):
         for place in places:
             scale = SCALES[(i + place) % len(SCALES)] if i % 2 else random.normal() * 0.02
             data[place:place + 2] = numpy.frombuffer(numpy.float16(scale).tobytes(), numpy.uint8)
+        if name == 'MXFP4':
+            data[0] = POWERS[i % len(POWERS)]
     return blocks.reshape(ROWS, -1)
 
 

@@ -171,12 +171,13 @@ static void weight_types_know_their_bytes(void **state) {
     (void)state;
     assert_string_equal(tamis_weight_name(TAMIS_WEIGHT_BF16), "bf16");
     assert_string_equal(tamis_weight_name(TAMIS_WEIGHT_Q4_K), "Q4_K");
-    assert_string_equal(tamis_weight_name((tamis_weight_type)9), "unknown");
+    assert_string_equal(tamis_weight_name(TAMIS_WEIGHT_MXFP4), "MXFP4");
+    assert_string_equal(tamis_weight_name((tamis_weight_type)16), "unknown");
     assert_string_equal(tamis_weight_name((tamis_weight_type)-1), "unknown");
     assert_int_equal(tamis_weight_block(TAMIS_WEIGHT_F16), 1);
     assert_int_equal(tamis_weight_block(TAMIS_WEIGHT_Q5_0), 32);
     assert_int_equal(tamis_weight_block(TAMIS_WEIGHT_Q6_K), 256);
-    assert_int_equal(tamis_weight_block((tamis_weight_type)9), 0);
+    assert_int_equal(tamis_weight_block((tamis_weight_type)16), 0);
     assert_int_equal(tamis_weight_bytes(TAMIS_WEIGHT_BF16, 3, 5), 30);
     assert_int_equal(tamis_weight_bytes(TAMIS_WEIGHT_Q8_0, 49152, 576), 49152 * 612);
     assert_int_equal(tamis_weight_bytes(TAMIS_WEIGHT_Q4_0, 2, 64), 72);
@@ -185,6 +186,8 @@ static void weight_types_know_their_bytes(void **state) {
     assert_int_equal(tamis_weight_bytes(TAMIS_WEIGHT_Q4_K, 2, 512), 576);
     assert_int_equal(tamis_weight_bytes(TAMIS_WEIGHT_Q6_K, 2, 512), 840);
     assert_int_equal(tamis_weight_bytes(TAMIS_WEIGHT_Q6_K, 2, 128), 0);
+    assert_int_equal(tamis_weight_bytes(TAMIS_WEIGHT_Q3_K, 2, 512), 440);
+    assert_int_equal(tamis_weight_bytes(TAMIS_WEIGHT_MXFP4, 3, 64), 102);
     assert_true(tamis_weight_bytes(TAMIS_WEIGHT_F32, UINT64_MAX / 2, 2) == UINT64_MAX);
     assert_true(tamis_weight_bytes(TAMIS_WEIGHT_Q8_0, 1, UINT64_MAX / 32 * 32) == UINT64_MAX);
 }
@@ -472,7 +475,7 @@ static void linear_refuses_buffers_that_do_not_fit(void **state) {
     REFUSED(p.x.row_stride = 31, "x: row stride 31: less than the 32 elements of a row");
     REFUSED(p.x.row_stride = UINT64_MAX / 2, "past the buffer's");
     REFUSED(p.x.dtype = TAMIS_F16, "x is f16 (1); it must be f32");
-    REFUSED(p.w.type = (tamis_weight_type)9, "w: weight type 9 is unknown");
+    REFUSED(p.w.type = (tamis_weight_type)16, "w: weight type 16 is unknown");
     REFUSED(p.w.type = TAMIS_WEIGHT_Q4_K, "w: rows of 32 Q4_K weights: not a multiple of its "
                                           "blocks of 256");
     REFUSED(p.w.reserved = 40, "reserved of w is 40; it must be 0");

@@ -347,8 +347,10 @@ static void test_tensors(void **state) {
     small_file file;
     const char *const q = "blk.0.attn_q.weight";
     small_default(&file);
-    small_find_tensor(&file, q)->type = TENSOR_Q5_K;
-    expect(&file, TAMIS_E_UNSUPPORTED, "tensor 'blk.0.attn_q.weight' has type Q5_K (13); f32, f16");
+    small_find_tensor(&file, q)->type = TENSOR_IQ3_S;
+    expect(
+        &file, TAMIS_E_UNSUPPORTED,
+        "'blk.0.attn_q.weight' has type IQ3_S (21); types that are read: f32, f16, bf16, Q8_0, ");
     small_find_tensor(&file, q)->type = 4; /* retired */
     expect(&file, TAMIS_E_UNSUPPORTED, "has type unknown (4)");
     small_find_tensor(&file, q)->type = UINT32_MAX;
@@ -602,9 +604,13 @@ static void test_blocks(void **state) {
         uint32_t type;
         uint64_t elements, bytes;
         const char *name;
-    } types[] = {{TENSOR_Q8_0, 32, 34, "Q8_0"},   {TENSOR_Q4_0, 32, 18, "Q4_0"},
-                 {TENSOR_Q4_1, 32, 20, "Q4_1"},   {TENSOR_Q5_0, 32, 22, "Q5_0"},
-                 {TENSOR_Q4_K, 256, 144, "Q4_K"}, {TENSOR_Q6_K, 256, 210, "Q6_K"}};
+    } types[] = {{TENSOR_Q8_0, 32, 34, "Q8_0"},     {TENSOR_Q4_0, 32, 18, "Q4_0"},
+                 {TENSOR_Q4_1, 32, 20, "Q4_1"},     {TENSOR_Q5_0, 32, 22, "Q5_0"},
+                 {TENSOR_Q4_K, 256, 144, "Q4_K"},   {TENSOR_Q6_K, 256, 210, "Q6_K"},
+                 {TENSOR_Q5_1, 32, 24, "Q5_1"},     {TENSOR_Q5_K, 256, 176, "Q5_K"},
+                 {TENSOR_Q3_K, 256, 110, "Q3_K"},   {TENSOR_Q2_K, 256, 84, "Q2_K"},
+                 {TENSOR_IQ4_NL, 32, 18, "IQ4_NL"}, {TENSOR_IQ4_XS, 256, 136, "IQ4_XS"},
+                 {TENSOR_MXFP4, 32, 17, "MXFP4"}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; ++i) {
         char part[128];
         small_file file;

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/data/models: a small random model of each family and weight type, with its logits.
 
-The files are written by the package gguf, which also quantises and decodes the weights (blocks of
-K-quants are random bits: it cannot make them). The logits are those of families.py in float64 on
+The files are written by the package gguf, which also quantises and decodes the weights (where it
+cannot make a type's blocks, they are random bits). The logits are those of families.py in float64 on
 the decoded weights. Two checks stand behind them: llama.cpp, on a copy whose weights are widened to
 f32, gives the same logits; and without each of the features that a file is there for they would be
 far away. Where a family has GELU, llama.cpp is compared with its own table of it. llama.cpp ignores
@@ -197,6 +197,11 @@ FILES = {
                            'rope.scaling.type': 'yarn', 'rope.scaling.factor': 8.0,
                            'rope.scaling.original_context_length': 8,
                            'rope.scaling.yarn_log_multiplier': 0.8}),
+    'mixed-more': dict(arch='llama', shape=(256, 1, 1, 1, 64), untied=True, keys={}, type=Type.F16,
+                       types={'attn_q': Type.Q5_K, 'attn_k': Type.Q3_K, 'attn_v': Type.Q2_K,
+                              'attn_output': Type.MXFP4, 'ffn_gate': Type.IQ4_XS,
+                              'ffn_up': Type.Q3_K, 'ffn_down': Type.Q5_1,
+                              'token_embd': Type.IQ4_NL, 'output': Type.Q5_K}),
 }
 # What llama.cpp does with keys and depths that no file above has: changes of a file above.
 VARIANTS = [
@@ -225,23 +230,30 @@ VARIANTS = [
 ]
 
 
-def k_blocks(rng, rows, cols, kind):
+# Types that the package cannot make: the places of f16 d and dmin in a block, about the spread of an
+# element for d = 1, and the dmin with which the mean is then near 0.
+RANDOM_BLOCKS = {Type.Q4_K: (0, 250, 2, 7.5), Type.Q6_K: (208, 1360), Type.Q5_K: (0, 500, 2, 15.5),
+                 Type.Q3_K: (108, 42), Type.Q2_K: (80, 12, 82, 1.5), Type.IQ4_NL: (0, 68),
+                 Type.IQ4_XS: (0, 1260)}
+
+
+def random_blocks(rng, rows, cols, kind):
     """Blocks of random bits, scaled to the spread that `draw` gives."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     raw = rng.integers(0, 256, (rows, cols // block, size), dtype=np.uint8)
-    spread = 1.5 / np.sqrt(cols)
+    place, spread, *minimum = RANDOM_BLOCKS[kind]
+    scale = 1.5 / np.sqrt(cols) / spread
     half = lambda value: np.frombuffer(np.float16(value).tobytes(), np.uint8)
-    if kind == Type.Q4_K:  # d s n - dmin m: mean of s n and m are 236 and 31.5
-        raw[:, :, 0:2], raw[:, :, 2:4] = half(spread / 250), half(spread / 250 * 7.5)
-    else:  # d s (n - 32): spreads of s and n are 74 and 18.5
-        raw[:, :, 208:210] = half(spread / 1360)
+    raw[:, :, place:place + 2] = half(scale)
+    if minimum:
+        raw[:, :, minimum[0]:minimum[0] + 2] = half(scale * minimum[1])
     return raw.reshape(rows, -1)
 
 
 def draw(rng, rows, cols, kind):
     """A matrix as the file has it."""
-    if kind in (Type.Q4_K, Type.Q6_K):
-        return k_blocks(rng, rows, cols, kind)
+    if kind in RANDOM_BLOCKS:
+        return random_blocks(rng, rows, cols, kind)
     x = (rng.standard_normal((rows, cols)) * 1.5 / np.sqrt(cols)).astype(np.float32)
     return gguf.quants.quantize(x, kind)
 

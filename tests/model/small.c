@@ -84,27 +84,19 @@ static void put_key(bytes *to, const small_key *key) {
 }
 
 static uint64_t tensor_bytes(const small_tensor *tensor) {
+    static const struct {
+        uint32_t type, elements, bytes;
+    } blocks[] = {{TENSOR_F32, 1, 4},        {TENSOR_Q8_0, 32, 34},  {TENSOR_Q4_0, 32, 18},
+                  {TENSOR_Q4_1, 32, 20},     {TENSOR_Q5_0, 32, 22},  {TENSOR_Q4_K, 256, 144},
+                  {TENSOR_Q6_K, 256, 210},   {TENSOR_Q5_1, 32, 24},  {TENSOR_Q5_K, 256, 176},
+                  {TENSOR_Q3_K, 256, 110},   {TENSOR_Q2_K, 256, 84}, {TENSOR_IQ4_NL, 32, 18},
+                  {TENSOR_IQ4_XS, 256, 136}, {TENSOR_MXFP4, 32, 17}};
     uint64_t count = 1;
     for (uint32_t i = 0; i < tensor->n_dims && i < 6; ++i)
         count *= tensor->dims[i];
-    switch (tensor->type) {
-    case TENSOR_F32:
-        return count * 4;
-    case TENSOR_Q8_0:
-        return count / 32 * 34;
-    case TENSOR_Q4_0:
-        return count / 32 * 18;
-    case TENSOR_Q4_1:
-        return count / 32 * 20;
-    case TENSOR_Q5_0:
-        return count / 32 * 22;
-    case TENSOR_Q4_K:
-        return count / 256 * 144;
-    case TENSOR_Q6_K:
-        return count / 256 * 210;
-    default:
-        return count * 2;
-    }
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; ++i)
+        if (blocks[i].type == tensor->type) return count / blocks[i].elements * blocks[i].bytes;
+    return count * 2;
 }
 
 /* The true offset is behind the tensors before it; a tensor of more than 1 MiB has no data. */

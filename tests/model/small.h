@@ -15,11 +15,18 @@ enum {
     TENSOR_Q4_0 = 2,
     TENSOR_Q4_1 = 3,
     TENSOR_Q5_0 = 6,
+    TENSOR_Q5_1 = 7,
     TENSOR_Q8_0 = 8,
+    TENSOR_Q2_K = 10,
+    TENSOR_Q3_K = 11,
     TENSOR_Q4_K = 12,
     TENSOR_Q5_K = 13,
     TENSOR_Q6_K = 14,
-    TENSOR_BF16 = 30
+    TENSOR_IQ4_NL = 20,
+    TENSOR_IQ3_S = 21,
+    TENSOR_IQ4_XS = 23,
+    TENSOR_BF16 = 30,
+    TENSOR_MXFP4 = 39
 };
 
 #define SMALL_KEYS    40

@@ -15,8 +15,10 @@ typedef struct key_info {
 static const char *const fill_words[] = {"ints", "normal", "nasty", NULL};
 #define DTYPE_TEXT(name, value, text) text,
 static const char *const dtype_words[] = {TAMIS_DTYPE_LIST(DTYPE_TEXT) NULL};
-static const char *const type_words[] = {"f32",  "f16",  "bf16", "q8_0", "q4_0",
-                                         "q4_1", "q5_0", "q4_k", "q6_k", NULL};
+static const char *const type_words[] = {"f32",  "f16",    "bf16",   "q8_0",  "q4_0", "q4_1",
+                                         "q5_0", "q4_k",   "q6_k",   "q5_1",  "q5_k", "q3_k",
+                                         "q2_k", "iq4_nl", "iq4_xs", "mxfp4", NULL};
+_Static_assert(sizeof type_words / sizeof *type_words == CHECK_WEIGHT_TYPES + 1, "every type");
 static const char *const source_words[] = {"from-f32", "from-f16", "from-bf16", NULL};
 static const char *const layout_words[] = {"own", "nhd", "hnd", NULL};
 static const char *const way_words[] = {"row",         "rowforced",  "forced",       "table",

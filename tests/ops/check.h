@@ -122,6 +122,8 @@ typedef struct check_factor {
     uint32_t n;
     uint32_t level[CHECK_LEVELS];
 } check_factor;
+#define CHECK_COUNT_TYPE(name, value, text) +1
+enum { CHECK_WEIGHT_TYPES = 0 TAMIS_WEIGHT_LIST(CHECK_COUNT_TYPE) };
 /* What a cache may be, as factors of a case; and the fills that most ops have. */
 #define CHECK_DTYPE_VALUE(name, value, text) value,
 #define CHECK_DTYPES                                                                               \

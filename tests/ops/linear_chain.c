@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define EPS   1e-5f
-#define TYPES 9u
+#define EPS 1e-5f
 
 /* The parts of all products. */
 enum { OUT, GATE, UP, DOWN, Q, K, V, PARTS };
@@ -43,7 +42,7 @@ static const stage_shape *stage_at(const check_case *c, uint32_t stage) {
 }
 
 static uint32_t type_of(const check_case *c, uint32_t part) {
-    return (c->v[KEY_TYPE] + part % 3 * c->v[KEY_MIX]) % TYPES;
+    return (c->v[KEY_TYPE] + part % 3 * c->v[KEY_MIX]) % CHECK_WEIGHT_TYPES;
 }
 
 /* Of rows. Queries are as wide as what is attended, keys and values less. */

@@ -6,8 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define EPS   1e-5f
-#define TYPES 9u
+#define EPS 1e-5f
 
 static const check_id weights_of[] = {BUF_W, BUF_W1, BUF_W2};
 static const check_id bias_of[] = {BUF_BIAS, BUF_BIAS1, BUF_BIAS2};
@@ -16,7 +15,7 @@ static const check_id y_of[] = {BUF_Y, BUF_Y1, BUF_Y2};
 /* ---- The parts ------------------------------------------------------------------------------- */
 
 static uint32_t type_of(const check_case *c, uint32_t part) {
-    return (c->v[KEY_TYPE] + part * c->v[KEY_MIX]) % TYPES;
+    return (c->v[KEY_TYPE] + part * c->v[KEY_MIX]) % CHECK_WEIGHT_TYPES;
 }
 
 /* Parts differ in their outputs, as those of queries and keys do; those of a gate must not. */
@@ -306,6 +305,13 @@ const check_op check_op_linear_parts = {
             {LIST_CI, "normal:f32:r8:in4100:out20:normed"},
             {LIST_CI, "normal:f16:r1:in4352:out9:mix6:normed"},
             {LIST_CI, "nasty:q6_k:r1:parts2:in512:out21:mix5:gated"},
+            {LIST_CI, "nasty:q5_1:r1:in608:out21:mix6"},
+            {LIST_CI, "normal:q5_1:r1:in608:out70:mix6:strips1"},
+            {LIST_CI, "nasty:q5_k:r1:in768:out35:mix1"},
+            {LIST_CI, "nasty:q5_k:r1:in768:out70:mix1:normed:strips1"},
+            {LIST_CI, "normal:iq4_nl:r1:in768:out35:mix1:normed"},
+            {LIST_CI, "nasty:iq4_nl:r1:in768:out70:mix1:strips1"},
+            {LIST_CI, "normal:q2_k:r3:in512:out21:mix1"},
             {LIST_OCLGRIND, "normal:f16:r2:in33:out9:bias:normed"},
             {LIST_OCLGRIND, "normal:q4_1:r1:parts2:in64:out9:gated"},
             {LIST_OCLGRIND, "normal:f16:r2:parts1:in33:out9:normed:layer:gated:gelu"},

@@ -155,7 +155,7 @@ _tamis() {
     'bench layers --probe') ;;
     'bench layers --json') files=1 ;;
     'bench layers --device') ;;
-    'bench linear --type') words='f32 f16 bf16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q6_K' ;;
+    'bench linear --type') words='f32 f16 bf16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q6_K Q5_1 Q5_K Q3_K Q2_K IQ4_NL IQ4_XS MXFP4' ;;
     'bench linear --layout') words='rows strips' ;;
     'bench linear --out') ;;
     'bench linear --in') ;;

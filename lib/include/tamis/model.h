@@ -102,7 +102,8 @@ typedef struct tamis_runner tamis_runner;
 
 /* `params` as for tamis_plan_create, where zeros mean the model's own: scale, soft_cap, and
  * sliding_window where max_context exceeds it. In a model with local layers a window that is given
- * holds in all layers, the narrower one where both hold; the plan then has layers. An eviction that needs output projections which are in blocks holds
+ * holds in all layers, the narrower one where both hold; the plan then has layers, and a selection chooses in those alone that
+ * are not local. An eviction that needs output projections which are in blocks holds
  * them as f32, too. Builds the kernels of its plan and of decode steps of one sequence; the first step
  * that takes others builds them before it begins. Errors: those of tamis_plan_create; E_ARGUMENT (cache of
  * another context or shape, max_context above the model's, layers); E_UNSUPPORTED (max_context above 2^20,

@@ -57,22 +57,50 @@ TAMIS_API const char *tamis_dtype_name(tamis_dtype dtype);
 TAMIS_API size_t tamis_dtype_row_bytes(tamis_dtype dtype, int values, uint32_t head_dim);
 
 /* Types of weight matrices: elements, or blocks of neighbouring elements of a row in GGUF's layout,
- * little-endian. Values never change; the first three are those of tamis_dtype.
- *   f16 d, and so on: the bytes of a block in their order; nibbles: of 32 elements each byte holds
- *   element i in its low half and element i + 16 in its high half. */
+ * little-endian; as X(name, value, text), the text as GGUF names them. Values never change, new ones
+ * are added at the end; the first three are those of tamis_dtype. An element is exact or rounded once
+ * to fp32. With f16 d, dmin and m, and n the element's code:
+ *   f32, f16, bf16   an element
+ *   Q8_0     32 of 8 bits: d·n, n signed
+ *   Q4_0     32 of 4 bits: d·(n - 8)
+ *   Q4_1     32 of 4 bits: d·n + m
+ *   Q5_0     32 of 5 bits: d·(n - 16)
+ *   Q4_K     256 of 4 bits, sub-blocks of 32 with s and k of 6 bits: d·s·n - dmin·k
+ *   Q6_K     256 of 6 bits, sub-blocks of 16 with s of 8 bits: d·s·(n - 32)
+ *   Q5_1     32 of 5 bits: d·n + m
+ *   Q5_K     256 of 5 bits, sub-blocks of 32 with s and k of 6 bits: d·s·n - dmin·k
+ *   Q3_K     256 of 3 bits, sub-blocks of 16 with s of 6 bits: d·(s - 32)·(n - 4)
+ *   Q2_K     256 of 2 bits, sub-blocks of 16 with s and k of 4 bits: d·s·n - dmin·k
+ *   IQ4_NL   32 of 4 bits: d·v, v entry n of -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38,
+ *            53, 69, 89, 113
+ *   IQ4_XS   256 of 4 bits, sub-blocks of 32 with s of 6 bits: d·(s - 32)·v, v as in IQ4_NL
+ *   MXFP4    32 of 4 bits: 2^(e - 128)·v, e of 8 bits, v entry n of 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2,
+ *            -3, -4, -6, -8, -12 */
+#define TAMIS_WEIGHT_LIST(X)                                                                       \
+    X(F32, 0, "f32")                                                                               \
+    X(F16, 1, "f16")                                                                               \
+    X(BF16, 2, "bf16")                                                                             \
+    X(Q8_0, 3, "Q8_0")                                                                             \
+    X(Q4_0, 4, "Q4_0")                                                                             \
+    X(Q4_1, 5, "Q4_1")                                                                             \
+    X(Q5_0, 6, "Q5_0")                                                                             \
+    X(Q4_K, 7, "Q4_K")                                                                             \
+    X(Q6_K, 8, "Q6_K")                                                                             \
+    X(Q5_1, 9, "Q5_1")                                                                             \
+    X(Q5_K, 10, "Q5_K")                                                                            \
+    X(Q3_K, 11, "Q3_K")                                                                            \
+    X(Q2_K, 12, "Q2_K")                                                                            \
+    X(IQ4_NL, 13, "IQ4_NL")                                                                        \
+    X(IQ4_XS, 14, "IQ4_XS")                                                                        \
+    X(MXFP4, 15, "MXFP4")
+
 typedef enum tamis_weight_type {
-    TAMIS_WEIGHT_F32 = 0,
-    TAMIS_WEIGHT_F16 = 1,
-    TAMIS_WEIGHT_BF16 = 2,
-    TAMIS_WEIGHT_Q8_0 = 3, /* f16 d, int8 q[32]: d·q */
-    TAMIS_WEIGHT_Q4_0 = 4, /* f16 d, 32 nibbles n: d·(n - 8) */
-    TAMIS_WEIGHT_Q4_1 = 5, /* f16 d, f16 m, 32 nibbles n: d·n + m */
-    TAMIS_WEIGHT_Q5_0 = 6, /* f16 d, 32 bits h (bit i of element i), 32 nibbles: d·(n + 16h - 16) */
-    TAMIS_WEIGHT_Q4_K = 7, /* 256 elements of 4 bits in sub-blocks of 32: d·s·n - dmin·m */
-    TAMIS_WEIGHT_Q6_K = 8  /* 256 elements of 6 bits in sub-blocks of 16: d·s·(n - 32) */
+#define TAMIS_WEIGHT_ENUM(name, value, text) TAMIS_WEIGHT_##name = value,
+    TAMIS_WEIGHT_LIST(TAMIS_WEIGHT_ENUM)
+#undef TAMIS_WEIGHT_ENUM
 } tamis_weight_type;
 
-/* "f32", "f16", "bf16", "Q8_0", ... as GGUF names them; "unknown" outside the list. */
+/* The text of the list; "unknown" outside it. */
 TAMIS_API const char *tamis_weight_name(tamis_weight_type type);
 /* Elements of a block: 1, 32 or 256; 0 outside the list. A row is a whole number of blocks. */
 TAMIS_API uint32_t tamis_weight_block(tamis_weight_type type);
@@ -88,7 +116,7 @@ TAMIS_API uint64_t tamis_weight_bytes(tamis_weight_type type, uint64_t n_out, ui
  *           elements. 16 neighbouring rows are a strip; zeros fill the last one. A strip has block
  *           behind block of its 16 rows, each field after field, and of a field's units (f16,
  *           sub-scales of a byte, words of 4 bytes of codes or bits) the first of all rows, then the
- *           second of all rows, and so on. The word h of Q5_0 has bit 4g + k at 8k + g.
+ *           second of all rows, and so on. The word h of Q5_0 and Q5_1 has bit 4g + k at 8k + g.
  * Both have the same bytes for each row. */
 typedef enum tamis_weight_layout {
     TAMIS_WEIGHT_ROWS = 0,

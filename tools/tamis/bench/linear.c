@@ -15,8 +15,8 @@
 #define MATRICES_MAX 65536u
 
 /* In the order of tamis_weight_type. */
-static const char *const types[] = {"f32",  "f16",  "bf16", "Q8_0", "Q4_0",
-                                    "Q4_1", "Q5_0", "Q4_K", "Q6_K", NULL};
+#define TYPE_TEXT(name, value, text) text,
+static const char *const types[] = {TAMIS_WEIGHT_LIST(TYPE_TEXT) NULL};
 
 /* In the order of tamis_weight_layout. */
 static const char *const layouts[] = {"rows", "strips", NULL};

@@ -378,7 +378,7 @@ check_linear() {
     succeeds '^Q4_0 +strips +1 +2 ' "${linear[@]}" --type Q4_0 --layout rows,strips
     succeeds '^Q6_K +rows +9 +2 +0\.01 ' "${linear[@]}" --rows 1,9 --json "$work/linear.json"
     grep -qi 'nan\|inf' "$work/linear.json" && fail 'linear.json: not a number'
-    [ "$(grep -c '"share_of_read"' "$work/linear.json")" -eq 18 ] || fail 'linear.json: not 18 rows'
+    [ "$(grep -c '"share_of_read"' "$work/linear.json")" -eq 32 ] || fail 'linear.json: not 32 rows'
     # A block of Q4_1 has 20 bytes.
     grep -q "\"bytes\":[[:space:]]*$((48 * 256 / 32 * 20))," "$work/linear.json" ||
         fail 'linear.json: the bytes of Q4_1'
