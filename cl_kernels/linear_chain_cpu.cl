@@ -14,17 +14,17 @@
 #define TYPE_C 0
 #endif
 #define WEIGHT TYPE_A
-#define TAKES_FLOATS(kind) (((kind)&15) <= 2)
-#define TAKES_CODES(kind)  ((kind) > 2 && (kind) <= 16 + 3) /* rows, and strips of Q8_0 */
-#define TAKES_CROSSED(kind) ((kind) == 16 + 13 || (kind) == 16 + 14) /* strips of IQ4_NL, IQ4_XS */
-#define TAKES_BYTES(kind)  ((kind) > 16 + 3 && !TAKES_CROSSED(kind))
+#define TAKES_FLOATS(kind)    (((kind)&15) <= 2)
+#define TAKES_CODES(kind)     ((kind) > 2 && (kind) <= 16 + 3) /* rows, and strips of Q8_0 */
+#define TAKES_CROSSED(kind)   ((kind) == 16 + 13 || (kind) == 16 + 14) /* strips of IQ4_NL, IQ4_XS */
+#define TAKES_BYTES(kind)     ((kind) > 16 + 3 && !TAKES_CROSSED(kind))
 #define TAKES_HALF_SUMS(kind) (((kind)&15) == 12) /* Q2_K */
-#define HOLD_FLOATS (TAKES_FLOATS(TYPE_A) || TAKES_FLOATS(TYPE_B) || TAKES_FLOATS(TYPE_C))
-#define HOLD_BYTES  (TAKES_BYTES(TYPE_A) || TAKES_BYTES(TYPE_B) || TAKES_BYTES(TYPE_C))
-#define HOLD_CROSSED (TAKES_CROSSED(TYPE_A) || TAKES_CROSSED(TYPE_B) || TAKES_CROSSED(TYPE_C))
-#define HOLD_HALF_SUMS                                                                             \
-    (TAKES_HALF_SUMS(TYPE_A) || TAKES_HALF_SUMS(TYPE_B) || TAKES_HALF_SUMS(TYPE_C))
-#define HOLD_CODES  (TAKES_CODES(TYPE_A) || TAKES_CODES(TYPE_B) || TAKES_CODES(TYPE_C))
+#define ANY_OF(takes)         (takes(TYPE_A) || takes(TYPE_B) || takes(TYPE_C))
+#define HOLD_FLOATS           ANY_OF(TAKES_FLOATS)
+#define HOLD_CODES            ANY_OF(TAKES_CODES)
+#define HOLD_CROSSED          ANY_OF(TAKES_CROSSED)
+#define HOLD_BYTES            ANY_OF(TAKES_BYTES)
+#define HOLD_HALF_SUMS        ANY_OF(TAKES_HALF_SUMS)
 #include "linear_cpu.clh"
 #include "activate.clh"
 #if LONG /* room for the longest chain */

@@ -24,8 +24,8 @@ set(TAMIS_QUICK_TESTS
 set(TAMIS_LONG_TESTS
     # These judge the checker, which changes less often than what it checks.
     "check\\.mutants.*"
-    # The smoke list of full has all ops and all types on this driver.
-    "check\\.rusticl"
+    # The smoke list of full has all ops and all types on PoCL. By hand where kernels' parameters change.
+    "check\\.(rusticl|intel)"
     # Sums in a fixed order: check.smoke plays the bits of each kernel.
     "check\\.bitwise\\..*"
     # Every value of every setting: api-settings-opencl plays them for two classes of launches.
@@ -33,7 +33,7 @@ set(TAMIS_LONG_TESTS
     # These call on CUDA what they call on OpenCL and the reference, where full runs them; the ops that
     # they end in are checked on CUDA.
     "policies-(matrix|selections)-cuda|api-eviction_kinds-cuda|blend-(model|mix|prefix)-cuda"
-    "model-(record|logits)-cuda")
+    "model-(record|logits|required_ops)-cuda")
 
 # Tests that take longest begin first, so that none is left alone at the end.
 set(TAMIS_SLOW_TESTS

@@ -15,13 +15,14 @@
 # reads, weights, keys and values as tamis counts them, over its time, as a share of the read
 # bandwidth that was measured in the same round.
 #
-# Answers are greedy, of SmolLM2 (Q4_1) to the prompts of tools/compare_llama/prompts.txt. In f32
-# are the same weights without their blocks, on tamis's reference with a cache of f32.
+# Answers are greedy, of SmolLM2 (Q4_1) and Gemma 3 270M (Q4_K_M) to the prompts of
+# tools/compare_llama/prompts.txt. In f32 are the same weights without their blocks, on tamis's
+# reference with a cache of f32.
 #
 # Usage: compare_llama.sh [OPTIONS]
 #   --tamis FILE       the program (default build/tamis of this tree)
 #   --measure W[,W]    speed, answers (default both)
-#   --models M[,M]     of which speed is measured: smollm2, and with random weights in Q4_0
+#   --models M[,M]     smollm2, gemma3, and of speed alone, with random weights in Q4_0,
 #                      llama3.2-1b, llama2-7b (default all)
 #   --prompt N         about as many tokens in the prompt (default 1000)
 #   --contexts N[,N]   tokens that a decode step sees (default 100,2000,7500)
@@ -41,12 +42,16 @@
 set -eu
 . "$(dirname "$0")/llama_cpp.sh"
 
-measure=speed,answers models=smollm2,llama3.2-1b,llama2-7b
+measure=speed,answers models=smollm2,gemma3,llama3.2-1b,llama2-7b
 prompt=1000 contexts=100,2000,7500 budget=1024 threads=2 rounds=3 samples=9 tokens=32
 read_options 'tamis measure models prompt contexts budget threads rounds samples tokens version
     folder out' "$@"
 is_list --measure "$measure" speed answers
-is_list --models "$models" smollm2 llama3.2-1b llama2-7b
+is_list --models "$models" smollm2 gemma3 llama3.2-1b llama2-7b
+real=$(printf '%s\n' ${models//,/ } | grep -x -e smollm2 -e gemma3 || true)
+case ,$measure, in
+*,answers,*) [ -n "$real" ] || refuse "--models $models: answers are those of smollm2 or gemma3" ;;
+esac
 is_number --prompt "$prompt" 100000 10
 case $contexts in
 '' | ,* | *, | *,,*) refuse "--contexts $contexts: must be numbers with a comma between" ;;
@@ -83,8 +88,8 @@ with_gguf() {
 declare -A files
 get_model() {
     local file=$folder/models/$1.q4_0.gguf
-    if [ "$1" = smollm2 ]; then
-        file=$("$tools/fetch_model.sh" 9>&-) || exit
+    if [[ " ${real//$'\n'/ } " = *" $1 "* ]]; then
+        file=$("$tools/fetch_model.sh" "$1" 9>&-) || exit
     elif [ ! -f "$file" ]; then
         say "writing $file"
         mkdir -p "$folder/models"
@@ -188,29 +193,37 @@ measure_speed() {
 
 # ---- Answers -------------------------------------------------------------------------------------
 
-measure_answers() {
-    local line stem flash count=0 q4 f32=$work/f32.gguf
+# measure_answers_of NAME
+measure_answers_of() {
+    local line stem flash count=0 file f32=$work/f32.gguf to=$out/answers/$1
     local ask=(--tokens "$tokens" --ignore-eos --context 2048)
-    mkdir -p "$out/answers"
-    get_model smollm2
-    q4=${files[smollm2]}
-    with_gguf "$tools/compare_llama/f32.py" "$q4" "$f32"
+    mkdir -p "$to"
+    get_model "$1"
+    file=${files[$1]}
+    with_gguf "$tools/compare_llama/f32.py" "$file" "$f32"
     while IFS= read -r line; do
-        count=$((count + 1)) stem=$out/answers/$count
-        say "prompt $count: $line"
+        count=$((count + 1)) stem=$to/$count
+        say "$1, prompt $count: $line"
         printf %s "$line" >"$stem.txt"
-        number_tokens smollm2 "$stem"
+        number_tokens "$1" "$stem"
         ours "$stem.f32" run --model "$f32" --prompt-file "$stem.txt" "${ask[@]}" \
             --cache-dtype f32 --device reference
-        ours "$stem.tamis" run --model "$q4" --prompt-file "$stem.txt" "${ask[@]}"
+        ours "$stem.tamis" run --model "$file" --prompt-file "$stem.txt" "${ask[@]}"
         for flash in on off; do
-            theirs "$stem.llama-$flash" --model "$q4" --prompt "$stem.ids" --answer "$tokens" \
+            theirs "$stem.llama-$flash" --model "$file" --prompt "$stem.ids" --answer "$tokens" \
                 --flash $flash
         done
         theirs "$stem.llama-f32" --model "$f32" --prompt "$stem.ids" --answer "$tokens" \
             --flash off --cache f32
     done <"$tools/compare_llama/prompts.txt"
-    python3 "$tools/compare_llama/answers.py" "$out/answers" "$tokens" >&3
+    python3 "$tools/compare_llama/answers.py" "$to" "$tokens" >&3
+}
+
+measure_answers() {
+    local name
+    for name in $real; do
+        measure_answers_of "$name"
+    done
 }
 
 printf 'llama.cpp of %s %s beside %s, %s threads.\n' "$package" "$version" \

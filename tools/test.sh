@@ -31,9 +31,9 @@ skipped=0
 holes=0 # skipped tests that could have run here
 
 # What may be missing on a machine with all packages: PyPI, from which Intel's OpenCL runtime and the
-# real model come; llama-cpp-python, which takes half an hour to build (tests/data/tokens holds what it
+# real models come; llama-cpp-python, which takes half an hour to build (tests/data/tokens holds what it
 # has said); and the right to mount a small file system, which a container may lack.
-may_skip='check\.intel|api-plan_time-intel|model-tokens-oracle|fetch-model-pypi|model-real-opencl'
+may_skip='check\.intel|api-plan_time-intel|model-tokens-oracle|fetch-model-pypi|model-real-.*'
 may_skip="$may_skip|store-full"
 
 a_skip='^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*\*\*\*Skipped '
@@ -116,7 +116,7 @@ not_again='check\.(oclgrind|mutants|aarch64|intel|rusticl|opencl.*|.*bitwise.*|.
 not_again="$not_again|model-logits-cuda|api-settings-opencl-every|tiers|cli-ttft|cli-eval|cli-compare"
 not_again="$not_again|policies-eviction-self-test|policies-.*-cuda|api-eviction.*-cuda|api-window-cuda"
 not_again="$not_again|consumer.*|plot|compare|gpu-model|includes.*|errors.*|readme-example|api-headers"
-not_again="$not_again|api-needed.*|model-logits-reference|model-passkey-reference|model-real-opencl"
+not_again="$not_again|api-needed.*|model-logits-reference|model-passkey-reference|model-real-.*"
 not_again="$not_again|blend-(model|mix|prefix|question)-cuda|model-(record|faults|launches|families)-cuda|model-families-opencl"
 suite build-sanitize --exclude-regex "^($not_again)\$"
 

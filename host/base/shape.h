@@ -10,7 +10,8 @@
 /* The head dims, and as a text for messages. */
 #define TMS_HEAD_DIMS         64, 80, 96, 112, 128, 160, 192, 256, 512
 #define TMS_HEAD_DIM_WORDS    TMS_LIST_AS_TEXT(TMS_HEAD_DIMS)
-#define TMS_LIST_AS_TEXT(...) #__VA_ARGS__
+#define TMS_LIST_AS_TEXT(...) TMS_AS_TEXT(__VA_ARGS__)
+#define TMS_AS_TEXT(...)      #__VA_ARGS__
 
 enum {
     TMS_MOST_HEAD_DIM = 512,

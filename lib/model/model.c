@@ -7,63 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool tms_model_has_long(const tamis_model *model) {
-    return model->rotations[TMS_ROTATION_LONG].factors && model->config.architecture->long_factors;
-}
-
-static bool uses(const tms_config *config, tms_rotation_kind kind, bool is_long) {
-    for (uint32_t layer = 0; layer < config->n_layers; ++layer)
-        if (tms_config_rotation(config, layer, is_long) == kind) return true;
-    return false;
-}
-
-/* The divisors of a kind's frequencies; NULL: none. */
-static tamis_status read_factors(const tamis_model *model, const tms_gguf *gguf,
-                                 tms_rotation_kind kind, float **out, tamis_error *error) {
-    float factors[TMS_MAX_HEAD_DIM / 2];
-    bool present = false;
-    const bool any = model->weights.rope_factors[TMS_FACTORS_LONG].tensor;
-    const tms_rope_factors which = !any                        ? TMS_FACTORS_ALL
-                                   : kind == TMS_ROTATION_LONG ? TMS_FACTORS_LONG
-                                                               : TMS_FACTORS_SHORT;
-    TMS_TRY(tms_weights_rope_factors(&model->weights, which, gguf, factors, &present, error));
-    if (!present) return TAMIS_OK;
-    const size_t bytes = model->config.n_rot / 2 * sizeof *factors;
-    *out = malloc(bytes);
-    TMS_REQUIRE(*out, TAMIS_E_NO_MEMORY, "no memory for %zu bytes", bytes);
-    memcpy(*out, factors, bytes);
-    return TAMIS_OK;
-}
-
-/* Frequencies of every kind; those of no rotation stay 0. */
-static tamis_status read_frequencies(tamis_model *model, const tms_gguf *gguf, tamis_error *error) {
-    const tms_config *config = &model->config;
-    for (int kind = 0; kind < TMS_ROTATION_NONE; ++kind) {
-        tms_rotated *r = &model->rotations[kind];
-        TMS_TRY(read_factors(model, gguf, kind, &r->factors, error));
-        tms_rope_frequencies(tms_config_rope(config, kind), config->n_rot, r->factors,
-                             r->frequencies);
-    }
-    return TAMIS_OK;
-}
-
-/* The tables of the kinds that layers have, the long one only where it has factors of its own. */
-static tamis_status make_rotations(tamis_model *model, tamis_error *error) {
-    const tms_config *config = &model->config;
-    for (int kind = 0; kind < TMS_ROTATIONS; ++kind) {
-        tms_rotated *r = &model->rotations[kind];
-        r->rotation =
-            (tamis_rotation){.n_rot = config->n_rot, .pairing = config->architecture->pairing};
-        if (!uses(config, kind, kind == TMS_ROTATION_LONG) ||
-            (kind == TMS_ROTATION_LONG && !tms_model_has_long(model)))
-            continue;
-        TMS_TRY(tamis_buffer_create(model->context, tamis_rotation_bytes(config->n_rot),
-                                    &r->rotation.table.buffer, error));
-        TMS_TRY(tamis_rotation_write(&r->rotation, r->frequencies, error));
-    }
-    return TAMIS_OK;
-}
-
 /* The type of most parameters in matrices. */
 static tamis_weight_type main_type(const tms_weights *weights) {
     int most = 0;
@@ -110,11 +53,11 @@ static tamis_status load(tamis_model *model, const tms_gguf *gguf, tamis_model_w
         tms_weights_find(gguf, &model->config, model->vocab.info.n_tokens, &model->weights, error));
     if (model->config.architecture->parallel)
         model->config.parallel = !model->weights.layers[0].weights[TMS_FFN_NORM].tensor;
-    TMS_TRY(read_frequencies(model, gguf, error));
+    TMS_TRY(tms_rotations_read(model, gguf, error));
     TMS_TRY(check_shape(model, error));
     TMS_TRY(tms_weights_upload(&model->weights, gguf, model->context, watcher, user, error));
     TMS_TRY(tms_weights_prepare(&model->weights, &model->config, model->context, error));
-    TMS_TRY(make_rotations(model, error));
+    TMS_TRY(tms_rotations_make(model, error));
     fill_info(model);
     return TAMIS_OK;
 }
@@ -159,10 +102,7 @@ void tms_model_let_go(tamis_model *model) {
     if (atomic_fetch_sub(&model->holders, 1) > 1) return;
     tms_weights_free(&model->weights);
     tms_vocab_free(&model->vocab);
-    for (int kind = 0; kind < TMS_ROTATIONS; ++kind) {
-        tamis_buffer_destroy(&model->rotations[kind].rotation.table.buffer);
-        free(model->rotations[kind].factors);
-    }
+    tms_rotations_free(model);
     free(model);
 }
 

@@ -29,6 +29,11 @@ struct tamis_model {
     uint8_t fingerprint[16];
 };
 
+/* Reads the frequencies of each kind of rotation; makes the tables of those that layers have, once the
+ * file's content has been checked; gives both back. E_IO, E_FORMAT; E_NO_MEMORY, E_DEVICE. */
+tamis_status tms_rotations_read(tamis_model *model, const tms_gguf *gguf, tamis_error *error);
+tamis_status tms_rotations_make(tamis_model *model, tamis_error *error);
+void tms_rotations_free(tamis_model *model);
 /* Whether contexts above that of the first training have frequencies of their own. */
 bool tms_model_has_long(const tamis_model *model);
 

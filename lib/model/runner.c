@@ -130,25 +130,6 @@ static tamis_status bind_model(tamis_runner *runner, tamis_error *error) {
     return tamis_plan_bind_rotation(runner->plan, &rotated->rotation, error);
 }
 
-const tms_rotated *tms_runner_rotated(const tamis_runner *runner, uint32_t layer) {
-    const tamis_model *model = runner->model;
-    return &model->rotations[tms_config_rotation(&model->config, layer, runner->is_long)];
-}
-
-tamis_status tms_check_one_rotation(const tamis_runner *runner, const char *what,
-                                    const tms_rotated **out, tamis_error *error) {
-    const tms_config *config = &runner->model->config;
-    const tms_rotation_kind first = tms_config_rotation(config, 0, runner->is_long);
-    for (uint32_t layer = 1; layer < config->n_layers; ++layer)
-        TMS_REQUIRE(tms_config_rotation(config, layer, runner->is_long) == first,
-                    TAMIS_E_UNSUPPORTED,
-                    "%s needs layers that are rotated alike; in %s models layer %u is rotated in "
-                    "another way than layer 0",
-                    what, config->architecture->info.name, layer);
-    if (out) *out = &runner->model->rotations[first];
-    return TAMIS_OK;
-}
-
 static bool is_long(const tamis_model *model, const tamis_plan_params *params) {
     return tms_model_has_long(model) && params->max_context > model->config.rope.original_context;
 }

@@ -100,7 +100,9 @@ static void test_rules_name_the_value(void **state) {
     const tms_ref at = {mem, 0};
     const tms_kv kv = {.page_size = 8, .head_dim = 64, .slot_stride = 64};
     const tms_batch heads = {.n_heads = 2, .n_kv_heads = 2};
-    BREAKS(read_rows, TAMIS_E_UNSUPPORTED, "head dim 72", .kv = {.page_size = 8, .head_dim = 72});
+    BREAKS(read_rows, TAMIS_E_UNSUPPORTED,
+           "head dim 72: supported are 64, 80, 96, 112, 128, 160, 192, 256, 512",
+           .kv = {.page_size = 8, .head_dim = 72});
     BREAKS(read_rows, TAMIS_E_ARGUMENT, "read_rows: table is absent", .kv = kv, .n = 1);
     BREAKS(write_rotated, TAMIS_E_ARGUMENT, "write_rotated: 66 channels of a head of 64", .kv = kv,
            .rotation = {.n_rot = 66});

@@ -191,7 +191,7 @@ static void change_architecture(tamis_model *model) {
     const tms_architecture *own = model->config.architecture;
     tms_architecture other = *own;
     model->config.architecture = &other;
-    other.name = "another";
+    other.info.name = "another";
     changed(model, "architecture");
     other = *own;
     other.pairing = own->pairing == TAMIS_PAIR_HALF ? TAMIS_PAIR_ADJACENT : TAMIS_PAIR_HALF;

@@ -162,7 +162,7 @@ weigh_cpu.clh|observe|s/x > 88.7f/x > 0.0f/
 write_cpu.clh|write_attend|s/if (norm) norm_head(to, norm, eps);//
 write_cpu.clh|write_sparse_attend|s/q_norm, row/k_norm, row/
 weights.clh|embed|s/0x38000000u/0x38800000u/
-weights_type.clh|embed|s/f16_at(block) \* convert_float8(n) + /f16_at(block) * convert_float8(n) - /
+weights_type.clh|embed|s/e)) + f16_at(block + 2)/e)) - f16_at(block + 2)/
 LIST
 for file in "$kernels"/*; do
     case ${file##*/} in

@@ -102,7 +102,7 @@ static void test_quest_bf16(void **state) {
 
 static void test_quest_large_head(void **state) {
     (void)state;
-    tamis_cache_params shape = shape_of(TAMIS_F16, 20, 1, 512, 32);
+    tamis_cache_params shape = shape_of(TAMIS_F16, 5, 1, 512, 32);
     tamis_plan_params plan = {.selection = quest(96, 0, 1)};
     plan.selection.group = TAMIS_GROUP_SUM;
     run_shape(&shape, &plan, false);
@@ -140,7 +140,7 @@ static void test_q8_bounds(void **state) {
     tamis_plan_params plan = {.selection = quest(64, 4, 0)};
     shape.bounds_dtype = TAMIS_BOUNDS_Q8;
     run_shape(&shape, &plan, false);
-    shape = shape_of(TAMIS_F32, 3, 1, 160, 64);
+    shape = shape_of(TAMIS_F32, 18, 1, 160, 64);
     shape.bounds_dtype = TAMIS_BOUNDS_Q8;
     plan.selection = quest(192, 0, 1);
     plan.selection.group = TAMIS_GROUP_SUM;
@@ -202,7 +202,7 @@ static void test_window(void **state) {
 
 static void test_full(void **state) {
     (void)state;
-    tamis_cache_params shape = shape_of(TAMIS_F32, 48, 1, 192, 64);
+    tamis_cache_params shape = shape_of(TAMIS_F32, 3, 1, 192, 64);
     tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_FULL}};
     run_shape(&shape, &plan, false);
 }

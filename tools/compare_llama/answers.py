@@ -4,15 +4,15 @@
 
 Usage: answers.py FOLDER TOKENS
 
-The folder has, for each prompt from 1 on, N.f32 and N.<arm>: texts of as many tokens. Texts are
+The folder has the model's name, and for each prompt from 1 on, N.f32 and N.<arm>: texts of as many tokens. Texts are
 compared, since a text of other tokens is another text, but for what no answer has by accident.
 Exit status: 0; 1 a file is missing; 2 for wrong usage.
 """
 import os
 import sys
 
-ARMS = {'tamis': 'tamis, Q4_1', 'llama-on': 'llama.cpp, Q4_1, flash attention',
-        'llama-off': 'llama.cpp, Q4_1, no flash attention', 'llama-f32': 'llama.cpp, f32'}
+ARMS = {'tamis': 'tamis', 'llama-on': 'llama.cpp, flash attention',
+        'llama-off': 'llama.cpp, no flash attention', 'llama-f32': 'llama.cpp, f32'}
 
 
 def read(folder, prompt, arm):
@@ -29,7 +29,8 @@ def main(arguments):
     prompts = 0
     while os.path.exists(os.path.join(folder, '%d.f32' % (prompts + 1))):
         prompts += 1
-    print('Greedy answers of %s tokens that equal those of the model in f32:\n' % tokens)
+    print('Greedy answers of %s with %s tokens that equal those of the model in f32:\n'
+          % (os.path.basename(os.path.normpath(folder)), tokens))
     print('| | equal | prompts with another answer |\n| --- | --- | --- |')
     for arm, name in ARMS.items():
         try:

@@ -93,11 +93,12 @@ static void open_model(run *r, const settings *of) {
     r->model = llama_model_load_from_file(of->model, llama_model_default_params());
     if (r->model == NULL) fail(1, "is not loaded", of->model);
     params.n_ctx = r->n_prompt + of->answer;
-    for (uint32_t i = 0; i < of->n_contexts; i++) /* the last copy may reach beyond the context */
+    for (uint32_t i = 0; i < of->n_contexts; i++) /* a copy is whole before it is cut */
         if (params.n_ctx < of->contexts[i] + r->n_prompt)
             params.n_ctx = of->contexts[i] + r->n_prompt;
     params.n_seq_max = 2;
     params.kv_unified = true;
+    params.swa_full = false; /* as llama.cpp's programs: layers with a window keep that alone */
     params.n_threads = params.n_threads_batch = (int32_t)of->threads;
     params.flash_attn_type =
         of->flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
@@ -127,17 +128,20 @@ static llama_token decode(run *r, llama_token *tokens, uint32_t count) {
 
 /* ---- The measurement ------------------------------------------------------------------------- */
 
-/* Sequence 0 then has `context` tokens: copies of the state of n_prompt tokens. */
+/* Sequence 0 then has `context` tokens: copies of the state of n_prompt tokens, of which the first one
+ * lacks its beginning. The last one is whole, for layers with a window hold the end of a state. */
 static void fill(run *r, const uint8_t *state, size_t bytes, uint32_t context) {
+    const uint32_t copies = (context + r->n_prompt - 1) / r->n_prompt;
     llama_memory_clear(r->memory, false);
-    for (uint32_t at = 0; at < context; at += r->n_prompt) {
+    for (uint32_t i = copies; i > 0; i--) {
+        const llama_pos at = (llama_pos)context - (llama_pos)(i * r->n_prompt);
         if (llama_state_seq_set_data(r->context, state, bytes, 1) == 0)
             fail(1, "llama.cpp did not copy the prompt", "");
-        llama_memory_seq_add(r->memory, 1, 0, -1, (llama_pos)at);
+        if (at < 0) llama_memory_seq_rm(r->memory, 1, 0, -at);
+        llama_memory_seq_add(r->memory, 1, 0, -1, at);
         llama_memory_seq_cp(r->memory, 1, 0, -1, -1);
         llama_memory_seq_rm(r->memory, 1, -1, -1);
     }
-    llama_memory_seq_rm(r->memory, 0, (llama_pos)context, -1);
     if (llama_memory_seq_pos_max(r->memory, 0) != (llama_pos)context - 1)
         fail(1, "llama.cpp did not fill the context", "");
 }
