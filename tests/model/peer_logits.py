@@ -37,7 +37,7 @@ BOUND_WIDENED, BOUND_SHIPPED = 2e-3, 0.1
 
 def widen(gguf, path):
     """The same metadata, every tensor in f32."""
-    infos, data = b'', b''
+    infos, data = b'', bytearray()
     for name, x in gguf.tensors.items():
         infos += string(name) + struct.pack('<I%dQ' % x.ndim, x.ndim, *x.shape[::-1])
         infos += struct.pack('<IQ', TENSOR_F32, len(data))
