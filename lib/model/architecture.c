@@ -56,7 +56,7 @@ static const tms_architecture architectures[] = {
      .local_base = 10000,
      .plain_locals = true,
      .wide = 62},
-    {.info = {"phi3", "Phi 3, 3.5 mini, 4", NULL},
+    {.info = {"phi3", "Phi 3, 3.5 mini, 4, 4 mini", NULL},
      .required = COMMON,
      .keys = TMS_KEY_WINDOW,
      .gate_in_up = true,
@@ -72,6 +72,7 @@ static const tms_architecture architectures[] = {
      .pairing = TAMIS_PAIR_ADJACENT,
      .gate_in_up = true},
     {.info = {"olmo2", "OLMo 2 and 3", NULL},
+     .untied = true,
      .required = ATTN | GATED_FFN | POST_NORMS | BIT(ATTN_Q_ROW_NORM) | BIT(ATTN_K_ROW_NORM),
      .keys = TMS_KEY_WINDOW | TMS_KEY_PATTERN,
      .ignored = TMS_KEY_LOCAL_BASE,
@@ -82,6 +83,8 @@ static const tms_architecture architectures[] = {
      .optional = QKV_BIAS | BIT(ATTN_OUTPUT_BIAS) | FFN_BIAS,
      .pairing = TAMIS_PAIR_ADJACENT,
      .keys = TMS_KEY_SCALES | TMS_KEY_LOGIT_SCALE | TMS_KEY_FINETUNED,
+     .ignored = TMS_KEY_STATE,
+     .required_keys = TMS_KEY_LOGIT_SCALE,
      .divided = true,
      .rope_factors = true},
     {.info = {"smollm3", "SmolLM 3", NULL},
@@ -107,6 +110,7 @@ static const tms_architecture architectures[] = {
      .unrotated = TMS_UNROTATED_GLOBAL,
      .rope_factors = true},
     {.info = {"internlm2", "InternLM 2 and 2.5", NULL},
+     .untied = true,
      .required = COMMON,
      .optional = QKV_BIAS,
      .pairing = TAMIS_PAIR_ADJACENT},
@@ -124,17 +128,19 @@ static const tms_architecture architectures[] = {
      .norm = TAMIS_NORM_LAYER,
      .keys = TMS_KEY_LOGIT_SCALE | TMS_KEY_WINDOW | TMS_KEY_PATTERN,
      .ignored = TMS_KEY_LOCAL_BASE,
-     .window_required = true,
+     .required_keys = TMS_KEY_WINDOW | TMS_KEY_LOGIT_SCALE,
      .pattern = 4,
      .unrotated = TMS_UNROTATED_GLOBAL,
      .parallel = true},
     {.info = {"stablelm", "StableLM 2 1.6B, Zephyr 3B (not 12B)", NULL},
+     .untied = true,
      .required = BIT(ATTN_NORM) | BIT(ATTN_NORM_BIAS) | ATTN | GATED_FFN,
      .optional = QKV_BIAS | BIT(FFN_NORM) | BIT(FFN_NORM_BIAS),
      .norm = TAMIS_NORM_LAYER,
      .ignored = TMS_KEY_PARALLEL,
      .parallel = true},
     {.info = {"phi2", "Phi 1, 1.5, 2", NULL},
+     .untied = true,
      .required = BIT(ATTN_NORM) | BIT(ATTN_NORM_BIAS) | ATTN | QKV_BIAS | BIT(ATTN_OUTPUT_BIAS) |
                  PLAIN_FFN | PLAIN_BIAS,
      .norm = TAMIS_NORM_LAYER,
@@ -148,12 +154,18 @@ static const tms_architecture architectures[] = {
      .norm = TAMIS_NORM_LAYER,
      .activation = TAMIS_GELU,
      .keys = TMS_KEY_PARALLEL,
+     .required_keys = TMS_KEY_PARALLEL,
+     .untied = true,
      .plain_ffn = true},
     {.info = {"orion", "Orion", NULL},
+     .untied = true,
      .required = COMMON | NORM_BIAS,
      .optional = QKV_BIAS,
      .norm = TAMIS_NORM_LAYER},
-    {.info = {"xverse", "XVERSE", NULL}, .required = COMMON, .pairing = TAMIS_PAIR_ADJACENT},
+    {.info = {"xverse", "XVERSE", NULL},
+     .untied = true,
+     .required = COMMON,
+     .pairing = TAMIS_PAIR_ADJACENT},
     {.info = {"seed_oss", "Seed-OSS", NULL},
      .required = COMMON,
      .optional = QKV_BIAS | BIT(ATTN_OUTPUT_BIAS),
@@ -170,10 +182,12 @@ static const tms_architecture architectures[] = {
 #define LATENT  "has latent attention"
 #define ENCODER "is an encoder, or has one"
 #define PLACES  "has learned positions or ALiBi in the place of a rotation"
-#define SHARED   "has embeddings by layer, or layers that share keys and values"
+#define SHARED    "has embeddings by layer, or layers that share keys and values"
 #define SQUARED "has a feed-forward of squared ReLU"
 #define LATER   "has head norms behind the rotation"
 #define SECTIONS "rotates by sections, for pictures"
+#define CONVOLVED "has layers of short convolutions"
+#define DIFFUSION "attends in both directions"
 #define OTHER   "has a computation of its own that is not known here"
 
 static const tamis_architecture_info refused[] = {
@@ -224,8 +238,8 @@ static const tamis_architecture_info refused[] = {
     {"rwkv6qwen2", "QRWKV", HYBRID},
     {"rwkv7", "RWKV 7", HYBRID},
     {"arwkv7", "ARWKV 7", HYBRID},
-    {"lfm2", "LFM 2", HYBRID},
-    {"lfm2moe", "LFM 2 MoE", HYBRID},
+    {"lfm2", "LFM 2", CONVOLVED},
+    {"lfm2moe", "LFM 2 MoE", CONVOLVED},
     {"minimax-01", "MiniMax 01", HYBRID},
     {"bert", "BERT and embedding models", ENCODER},
     {"modern-bert", "ModernBERT", ENCODER},
@@ -240,13 +254,13 @@ static const tamis_architecture_info refused[] = {
     {"t5", "T5, Flan", ENCODER},
     {"t5encoder", "", ENCODER},
     {"gpt2", "GPT-2", PLACES},
-    {"gptj", "GPT-J", PLACES},
+    {"gptj", "GPT-J", OTHER},
     {"mpt", "MPT", PLACES},
     {"starcoder", "StarCoder 1", PLACES},
     {"refact", "Refact", PLACES},
     {"bloom", "BLOOM", PLACES},
     {"jais", "Jais", PLACES},
-    {"baichuan", "Baichuan 2", PLACES},
+    {"baichuan", "Baichuan 2", "has ALiBi in its larger models"},
     {"gemma3n", "Gemma 3n", SHARED},
     {"gemma4", "Gemma 4", SHARED},
     {"nemotron", "Nemotron 3 and 4, Minitron", SQUARED},
@@ -273,8 +287,8 @@ static const tamis_architecture_info refused[] = {
     {"qwen", "Qwen 1", OTHER},
     {"chameleon", "Chameleon", OTHER},
     {"cogvlm", "CogVLM", OTHER},
-    {"dream", "Dream", OTHER},
-    {"llada", "LLaDA", OTHER},
+    {"dream", "Dream", DIFFUSION},
+    {"llada", "LLaDA", DIFFUSION},
 };
 #define N_REFUSED (sizeof refused / sizeof *refused)
 

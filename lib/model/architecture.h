@@ -51,8 +51,9 @@ enum {
     TMS_KEY_CAPS = 8,       /* attn_logit_softcapping, final_logit_softcapping */
     TMS_KEY_SCALES = 16,    /* attention.scale, embedding_scale, residual_scale */
     TMS_KEY_LOGIT_SCALE = 32,
-    TMS_KEY_PARALLEL = 64,  /* use_parallel_residual */
-    TMS_KEY_FINETUNED = 128 /* rope.scaling.finetuned: whether there is a rotation at all */
+    TMS_KEY_PARALLEL = 64,   /* use_parallel_residual */
+    TMS_KEY_FINETUNED = 128, /* rope.scaling.finetuned: whether there is a rotation at all */
+    TMS_KEY_STATE = 256      /* of layers of a state space, which the model has none of */
 };
 
 typedef struct tms_architecture {
@@ -73,14 +74,15 @@ typedef struct tms_architecture {
     bool rope_factors;    /* some files have rope_freqs.weight */
     bool long_factors;    /* some files have rope_factors_{short,long}.weight */
     bool plain_locals;    /* local layers rotate without scaling */
-    bool window_required; /* a file without attention.sliding_window is refused */
+    uint32_t required_keys; /* of these a file without one is refused */
+    bool untied;            /* output.weight must be there */
     tms_unrotated unrotated;
     uint32_t
         pattern; /* of so many layers the last is global, where no key says it; 0: all are local */
     uint32_t window;   /* where no key says it */
     uint32_t wide;     /* with so many layers q·k is divided by the root of width / heads */
     double local_base; /* of local layers' rotation where no key says it; 0: that of global ones */
-    double attn_cap, logit_cap, embed_scale; /* where no key says them; 0: none */
+    double attn_cap, logit_cap;              /* where no key says them; 0: none */
     const char *ffn_norm;                    /* its tensor, if that is not ffn_norm.weight */
 } tms_architecture;
 

@@ -41,6 +41,8 @@ static const struct {
                   {"rope.scaling.original_context_length", 0, NAN},
                   {"rope.scaling.yarn_beta_fast", 0, NAN},
                   {"rope.scaling.yarn_beta_slow", 0, NAN},
+                  {"rope.scaling.yarn_attn_factor", 0, NAN}, /* refused unless it is what we take */
+                  {"rope.scaling.yarn_ext_factor", NOT_READ, 1},
                   {"rope.scaling.finetuned", 0, NAN}, /* read with TMS_KEY_FINETUNED alone */
                   {"tensor_data_layout", 0, NAN},     /* changes nothing */
                   {"vocab_size", 0, NAN},
@@ -51,6 +53,12 @@ static const struct {
                   {"attn_logit_softcapping", TMS_KEY_CAPS, 0},
                   {"final_logit_softcapping", TMS_KEY_CAPS, 0},
                   {"use_parallel_residual", TMS_KEY_PARALLEL, 0},
+                  {"ssm.conv_kernel", TMS_KEY_STATE, NAN},
+                  {"ssm.state_size", TMS_KEY_STATE, NAN},
+                  {"ssm.group_count", TMS_KEY_STATE, NAN},
+                  {"ssm.inner_size", TMS_KEY_STATE, NAN},
+                  {"ssm.time_step_rank", TMS_KEY_STATE, NAN},
+                  {"expert_shared_feed_forward_length", TMS_KEY_STATE, NAN},
                   {"attention.causal", NOT_READ, 1},
                   {"attention.clamp_kqv", NOT_READ, 0},
                   {"attention.max_alibi_bias", NOT_READ, 0},
@@ -124,6 +132,19 @@ static tamis_status refuse_unknown_keys(const tms_gguf *gguf, const tms_config *
         TMS_REQUIRE(is_known(gguf, config->architecture, key, suffix), TAMIS_E_UNSUPPORTED,
                     "key '%s' is not known and may change the computation",
                     tms_text_show(key).text);
+    }
+    return TAMIS_OK;
+}
+
+/* Of the keys that an architecture must have beside the common ones. */
+static tamis_status require_keys(const tms_gguf *gguf, const tms_config *config,
+                                 tamis_error *error) {
+    for (size_t i = 0; i < sizeof known_keys / sizeof known_keys[0]; ++i) {
+        const uint32_t keys = known_keys[i].keys;
+        const key_text key = key_of(config, known_keys[i].suffix);
+        TMS_REQUIRE(keys == NOT_READ || !(keys & config->architecture->required_keys) ||
+                        tms_gguf_find(gguf, key.text),
+                    TAMIS_E_FORMAT, "key '%s' is missing", key.text);
     }
     return TAMIS_OK;
 }
@@ -208,9 +229,11 @@ static tamis_status read_window(const tms_gguf *gguf, tms_config *config, tamis_
     config->sliding_window = a->window;
     TMS_TRY(tms_gguf_u32(gguf, key.text, &config->sliding_window, error));
     if (a->keys & TMS_KEY_WINDOW) {
-        TMS_REQUIRE(config->sliding_window || !a->window_required, TAMIS_E_FORMAT, "key '%s' is %s",
-                    key.text, tms_gguf_find(gguf, key.text) ? "0" : "missing");
-        return config->sliding_window ? read_pattern(gguf, config, error) : TAMIS_OK;
+        TMS_REQUIRE(config->sliding_window || !(a->required_keys & TMS_KEY_WINDOW), TAMIS_E_FORMAT,
+                    "key '%s' is 0 or missing", key.text);
+        if (config->sliding_window) TMS_TRY(read_pattern(gguf, config, error));
+        if (config->n_local == 0) config->sliding_window = 0;
+        return TAMIS_OK;
     }
     TMS_REQUIRE(config->sliding_window == 0 || config->sliding_window >= config->context,
                 TAMIS_E_UNSUPPORTED, "key '%s' is %u; which layers have the window is not known",
@@ -324,10 +347,13 @@ static tamis_status read_rope(const tms_gguf *gguf, tms_config *config, tamis_er
                 original.text, UINT32_MAX);
     TMS_REQUIRE(rope->scaling != TMS_ROPE_YARN || rope->base > 1, TAMIS_E_FORMAT,
                 "rope scaling of type 'yarn' with rope.freq_base %g", rope->base);
-    TMS_REQUIRE(tms_rope_magnitude(rope) == 1 || config->n_rot == config->head_dim,
-                TAMIS_E_UNSUPPORTED,
-                "rope scaling multiplies queries and keys by %g, but %u of %u channels are rotated",
-                tms_rope_magnitude(rope), config->n_rot, config->head_dim);
+    /* a converter's record of YaRN's magnitude, which follows from the factor */
+    double magnitude = tms_rope_magnitude(rope) / rope->attention;
+    const double own = magnitude;
+    TMS_TRY(read_real(gguf, config, "rope.scaling.yarn_attn_factor", 1e-3, 1e3, &magnitude, error));
+    TMS_REQUIRE(fabs(magnitude - own) <= 1e-3 * own, TAMIS_E_UNSUPPORTED,
+                "rope.scaling.yarn_attn_factor is %g; it follows from the factor and is %g",
+                magnitude, own);
     return TAMIS_OK;
 }
 
@@ -343,65 +369,88 @@ static tamis_status read_local_rope(const tms_gguf *gguf, tms_config *config, ta
     if (a->local_base != 0) rope->base = a->local_base;
     if (a->keys & TMS_KEY_LOCAL_BASE)
         TMS_TRY(read_real(gguf, config, "rope.freq_base_swa", 1, 1e30, &rope->base, error));
-    if (!a->plain_locals) return TAMIS_OK;
-    rope->scaling = TMS_ROPE_PLAIN;
-    rope->attention = 1;
+    if (a->plain_locals) {
+        rope->scaling = TMS_ROPE_PLAIN;
+        if (!(a->keys & TMS_KEY_LOCAL_BASE)) rope->attention = 1;
+    }
+    const bool scaled = config->rope.scaling != TMS_ROPE_PLAIN && config->rope.factor != 1;
+    config->local_differs =
+        a->keys & TMS_KEY_PATTERN &&
+        (rope->base != config->rope.base || rope->attention != config->rope.attention ||
+         (rope->scaling != config->rope.scaling && scaled));
     return TAMIS_OK;
 }
 
 /* A scale that is `absent` where the key is missing or 0. */
 static tamis_status read_scale(const tms_gguf *gguf, const tms_config *config, const char *suffix,
                                double absent, float *out, tamis_error *error) {
+    double value = 0;
+    TMS_TRY(read_real(gguf, config, suffix, 0, 1e6, &value, error));
+    TMS_REQUIRE(value == 0 || value >= 1e-6, TAMIS_E_FORMAT,
+                "key '%s' is %g; 0 or 1e-6 to 1e6 can be", key_of(config, suffix).text, value);
+    *out = (float)(value == 0 ? absent : value);
+    return TAMIS_OK;
+}
+
+/* A cap that is `absent` where the key is missing; 0: none. */
+static tamis_status read_cap(const tms_gguf *gguf, const tms_config *config, const char *suffix,
+                             double absent, float *out, tamis_error *error) {
     double value = absent;
     TMS_TRY(read_real(gguf, config, suffix, 0, 1e6, &value, error));
-    *out = (float)(value == 0 ? absent : value);
+    TMS_REQUIRE(value == 0 || value >= 1e-6, TAMIS_E_FORMAT,
+                "key '%s' is %g; 0 or 1e-6 to 1e6 can be", key_of(config, suffix).text, value);
+    *out = (float)value;
     return TAMIS_OK;
 }
 
 static tamis_status read_scales(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
     const tms_architecture *a = config->architecture;
-    const bool scales = a->keys & TMS_KEY_SCALES;
-    const double root = a->rooted ? sqrt(config->dim) : 1;
-    float logit_scale = 1, attn_cap = (float)a->attn_cap;
-    config->embed_scale = (float)root;
+    float logit_scale = 1;
+    config->embed_scale = a->rooted ? (float)sqrt(config->dim) : 1;
     config->residual_scale = 1;
-    config->logit_cap = (float)a->logit_cap;
-    if (a->wide && a->wide == config->n_layers)
+    if (a->wide && a->wide == config->n_layers) {
+        TMS_REQUIRE(config->dim >= config->n_heads, TAMIS_E_FORMAT, "%u heads of a width of %u",
+                    config->n_heads, config->dim);
         config->attn_scale = (float)(1 / sqrt((double)(config->dim / config->n_heads)));
-    if (scales) {
+    }
+    if (a->keys & TMS_KEY_SCALES) {
         TMS_TRY(read_scale(gguf, config, "attention.scale", 0, &config->attn_scale, error));
         TMS_TRY(read_scale(gguf, config, "embedding_scale", 1, &config->embed_scale, error));
         TMS_TRY(read_scale(gguf, config, "residual_scale", 1, &config->residual_scale, error));
     }
     if (a->keys & TMS_KEY_LOGIT_SCALE)
         TMS_TRY(read_scale(gguf, config, "logit_scale", 1, &logit_scale, error));
-    if (a->keys & TMS_KEY_CAPS) {
-        TMS_TRY(read_scale(gguf, config, "attn_logit_softcapping", 0, &attn_cap, error));
-        TMS_TRY(read_scale(gguf, config, "final_logit_softcapping", 0, &config->logit_cap, error));
-    }
+    config->logit_scale = a->divided ? 1 / logit_scale : logit_scale;
     if (a->keys & TMS_KEY_PARALLEL)
         TMS_TRY(tms_gguf_bool(gguf, key_of(config, "use_parallel_residual").text, &config->parallel,
                               error));
-    config->attn_cap = attn_cap;
-    config->logit_scale = a->divided ? 1 / logit_scale : logit_scale;
-    return TAMIS_OK;
+    if (!(a->keys & TMS_KEY_CAPS)) return TAMIS_OK;
+    TMS_TRY(
+        read_cap(gguf, config, "attn_logit_softcapping", a->attn_cap, &config->attn_cap, error));
+    return read_cap(gguf, config, "final_logit_softcapping", a->logit_cap, &config->logit_cap,
+                    error);
+}
+
+bool tms_config_is_mixed(const tms_config *config) {
+    return config->n_local && config->n_local < config->n_layers;
 }
 
 tms_rotation_kind tms_config_rotation(const tms_config *config, uint32_t layer, bool is_long) {
-    const tms_architecture *a = config->architecture;
-    const bool mixed = config->n_local && config->n_local < config->n_layers;
-    const bool local = mixed && tms_config_is_local(config, layer);
+    const tms_unrotated unrotated = config->architecture->unrotated;
+    const bool local = tms_config_is_local(config, layer);
     if (!config->rotated) return TMS_ROTATION_NONE;
-    if (a->unrotated == TMS_UNROTATED_FOURTH && (layer + 1) % 4 == 0) return TMS_ROTATION_NONE;
-    if (a->unrotated == TMS_UNROTATED_GLOBAL && config->n_local &&
-        !tms_config_is_local(config, layer))
-        return TMS_ROTATION_NONE;
-    if (local) return TMS_ROTATION_LOCAL;
+    if (unrotated == TMS_UNROTATED_FOURTH && (layer + 1) % 4 == 0) return TMS_ROTATION_NONE;
+    if (unrotated == TMS_UNROTATED_GLOBAL && config->n_local && !local) return TMS_ROTATION_NONE;
+    if (local && config->local_differs) return TMS_ROTATION_LOCAL;
     return is_long ? TMS_ROTATION_LONG : TMS_ROTATION_GLOBAL;
 }
 
 const tms_rope *tms_config_rope(const tms_config *config, tms_rotation_kind kind) {
     return kind == TMS_ROTATION_LOCAL ? &config->local_rope : &config->rope;
+}
+
+double tms_config_magnitude(const tms_config *config, tms_rotation_kind kind) {
+    return kind == TMS_ROTATION_NONE ? 1 : tms_rope_magnitude(tms_config_rope(config, kind));
 }
 
 static tamis_status read_norm(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
@@ -422,6 +471,7 @@ tamis_status tms_config_read(const tms_gguf *gguf, tms_config *out, tamis_error 
     *out = (tms_config){0};
     TMS_TRY(read_architecture(gguf, out, error));
     TMS_TRY(refuse_unknown_keys(gguf, out, error));
+    TMS_TRY(require_keys(gguf, out, error));
     TMS_TRY(tms_gguf_string(gguf, "general.name", &name, error));
     TMS_TRY(read_sizes(gguf, out, error));
     TMS_TRY(read_heads(gguf, out, error));

@@ -16,7 +16,7 @@
 /* How layers are rotated: each kind has frequencies of its own. */
 typedef enum tms_rotation_kind {
     TMS_ROTATION_GLOBAL,
-    TMS_ROTATION_LOCAL, /* of layers with a window, where others have none */
+    TMS_ROTATION_LOCAL, /* of layers with a window, where they differ in it */
     TMS_ROTATION_LONG,  /* of global layers, in contexts above the first training's */
     TMS_ROTATION_NONE,
     TMS_ROTATIONS
@@ -32,7 +32,8 @@ typedef struct tms_config {
     uint32_t n_rot;          /* channels of a head that are rotated */
     uint32_t n_vocab;        /* 0: not stated */
     tms_rope rope, local_rope;
-    bool rotated;  /* false: in no layer */
+    bool local_differs; /* local layers are rotated in another way */
+    bool rotated;       /* false: in no layer */
     bool parallel; /* attention and feed-forward of a layer read the same rows */
     float norm_eps;
     float attn_scale;     /* of q·k; 0: 1/sqrt(head_dim) */
@@ -44,12 +45,17 @@ typedef struct tms_config {
     uint8_t local[TMS_MOST_LOCAL / 8]; /* a bit for each layer, unless all have the window */
 } tms_config;
 
+/* Whether some layers are local and some are not. */
+bool tms_config_is_mixed(const tms_config *config);
 /* Whether the layer has the sliding window. */
 bool tms_config_is_local(const tms_config *config, uint32_t layer);
 /* How a layer is rotated; is_long: the context is longer than that of the first training. */
 tms_rotation_kind tms_config_rotation(const tms_config *config, uint32_t layer, bool is_long);
 /* What a kind's frequencies are made of. */
 const tms_rope *tms_config_rope(const tms_config *config, tms_rotation_kind kind);
+/* By how much a kind multiplies the channels that it rotates: by the scale of attention where they are
+ * all of a head, else by its table. */
+double tms_config_magnitude(const tms_config *config, tms_rotation_kind kind);
 
 /* Errors: E_FORMAT for keys that are missing, of a wrong type or contradictory; E_UNSUPPORTED for
  * another architecture, for keys that are not known and may change the computation, for kinds of

@@ -69,11 +69,13 @@ static void add_factors(XXH3_state_t *hash, const tms_rotated *rotated, uint32_t
 static void add_rest(XXH3_state_t *hash, const tamis_model *model) {
     const tms_config *config = &model->config;
     const tms_rope *local = &config->local_rope;
-    const bool mixed = config->n_local && config->n_local < config->n_layers;
     const double scales[] = {config->attn_scale, config->attn_cap, config->residual_scale};
-    if (mixed) {
+    if (tms_config_is_mixed(config)) {
         add_text(hash, "local layers");
         XXH3_128bits_update(hash, config->local, sizeof config->local);
+    }
+    if (config->n_local && config->local_differs) {
+        add_text(hash, "local rotation");
         add_f64(hash, local->base);
         add_u64(hash, local->scaling);
         add_f64(hash, local->attention);

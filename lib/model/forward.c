@@ -236,15 +236,19 @@ static normed qkv_of(const tamis_runner *runner, uint32_t layer) {
                               of_stream(runner, layer, TMS_ATTN_V, TMS_V)}};
 }
 
-/* Rows of queries and keys normalised as wholes, in place; without weights: they are not. */
+/* Rows of queries or keys normalised as wholes, in place; without weights: they are not. */
+static row_norm of_row(const tamis_runner *runner, uint32_t layer, tms_layer_weight norm,
+                       tms_activation rows) {
+    const tms_weight *w = &layer_of(runner, layer)->weights[norm];
+    return (row_norm){rows, rows, w->buffer, (uint32_t)w->n_in, TAMIS_NORM_RMS, false};
+}
+
 static row_norm q_norm_of(const tamis_runner *runner, uint32_t layer) {
-    const tms_weight *w = &layer_of(runner, layer)->weights[TMS_ATTN_Q_ROW_NORM];
-    return (row_norm){TMS_Q, TMS_Q, w->buffer, (uint32_t)w->n_in, TAMIS_NORM_RMS, false};
+    return of_row(runner, layer, TMS_ATTN_Q_ROW_NORM, TMS_Q);
 }
 
 static row_norm k_norm_of(const tamis_runner *runner, uint32_t layer) {
-    const tms_weight *w = &layer_of(runner, layer)->weights[TMS_ATTN_K_ROW_NORM];
-    return (row_norm){TMS_K, TMS_K, w->buffer, (uint32_t)w->n_in, TAMIS_NORM_RMS, false};
+    return of_row(runner, layer, TMS_ATTN_K_ROW_NORM, TMS_K);
 }
 
 bool tms_forward_has_addend(const tamis_model *model) {
@@ -339,6 +343,7 @@ tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_r
 
 /* ---- The same in one launch ------------------------------------------------------------------ */
 
+_Static_assert(TAMIS_MOST_STAGES >= 8, "four norms between four products");
 typedef struct chain {
     tamis_linear_parts_params stages[TAMIS_MOST_STAGES];
     uint32_t n;

@@ -57,7 +57,9 @@ tamis_status tms_rotations_make(tamis_model *model, tamis_error *error) {
             continue;
         TMS_TRY(tamis_buffer_create(model->context, tamis_rotation_bytes(config->n_rot),
                                     &r->rotation.table.buffer, error));
-        TMS_TRY(tamis_rotation_write(&r->rotation, r->frequencies, error));
+        const bool whole = config->n_rot == config->head_dim;
+        TMS_TRY(tamis_rotation_write_scaled(&r->rotation, r->frequencies,
+                                            whole ? 1 : tms_config_magnitude(config, kind), error));
     }
     return TAMIS_OK;
 }
@@ -84,6 +86,13 @@ tamis_status tms_check_one_rotation(const tamis_runner *runner, const char *what
                     "%s needs layers that are rotated alike; in %s models layer %u is rotated in "
                     "another way than layer 0",
                     what, config->architecture->info.name, layer);
+    TMS_REQUIRE(
+        config->n_rot == config->head_dim || tms_config_magnitude(config, first) == 1,
+        TAMIS_E_UNSUPPORTED,
+        "%s turns keys again, and the rotation of this %s model multiplies %u of %u channels "
+        "by %g",
+        what, config->architecture->info.name, config->n_rot, config->head_dim,
+        tms_config_magnitude(config, first));
     if (out) *out = &runner->model->rotations[first];
     return TAMIS_OK;
 }

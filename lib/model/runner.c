@@ -24,8 +24,9 @@ static uint64_t width_of(const tamis_model *model, tms_activation which) {
     case TMS_V:
         return (uint64_t)config->n_kv_heads * config->head_dim;
     case TMS_GATE:
-    case TMS_UP:
         return config->ff_dim;
+    case TMS_UP:
+        return config->architecture->plain_ffn ? 0 : config->ff_dim;
     case TMS_LOGITS:
         return model->info.n_vocab;
     default:
@@ -140,8 +141,8 @@ static tamis_attention attention_of(const tamis_model *model, const tamis_plan_p
                                     uint32_t layer) {
     const tms_config *config = &model->config;
     const tms_rotation_kind kind = tms_config_rotation(config, layer, is_long(model, params));
-    const double magnitude =
-        kind == TMS_ROTATION_NONE ? 1 : tms_rope_magnitude(tms_config_rope(config, kind));
+    const bool whole = config->n_rot == config->head_dim;
+    const double magnitude = whole ? tms_config_magnitude(config, kind) : 1;
     const double plain =
         config->attn_scale != 0 ? (double)config->attn_scale : 1 / sqrt(config->head_dim);
     tamis_attention own = params->attention;
@@ -159,9 +160,9 @@ static tamis_attention attention_of(const tamis_model *model, const tamis_plan_p
 static tamis_layer layer_of(const tamis_model *model, const tamis_plan_params *params,
                             uint32_t layer) {
     const tms_config *config = &model->config;
-    const bool mixed = config->n_local && config->n_local < config->n_layers;
     const tamis_attention attention = attention_of(model, params, layer);
-    const bool local = mixed && tms_config_is_local(config, layer) && attention.sliding_window;
+    const bool local = tms_config_is_mixed(config) && attention.sliding_window &&
+                       tms_config_is_local(config, layer);
     return (tamis_layer){.attention = attention, .full = local};
 }
 
@@ -292,6 +293,10 @@ tamis_status tms_check_as_model(const tamis_runner *runner, tamis_error *error) 
                 "the runner has scale %g, soft cap %g, sliding window %u, chunk %u, which are not all "
                 "the model's own: its K and V are not those of the model",
                 (double)a->scale, (double)a->soft_cap, a->sliding_window, a->chunk);
+    TMS_REQUIRE(!tms_model_has_long(runner->model), TAMIS_E_UNSUPPORTED,
+                "stored chunks of a %s model with long and short factors: their K and V depend on "
+                "max_context",
+                runner->model->config.architecture->info.name);
     return TAMIS_OK;
 }
 

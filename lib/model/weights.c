@@ -23,6 +23,7 @@ typedef struct layer_tensor {
 #define QKV      "attn_qkv.weight"
 #define QKV_BIAS "attn_qkv.bias"
 
+_Static_assert(TMS_LAYER_WEIGHTS <= 32, "a bit for each in tms_architecture");
 static const layer_tensor layer_tensors[TMS_LAYER_WEIGHTS] = {
     [TMS_ATTN_NORM] = {"attn_norm.weight", DIM, ONE, NULL},
     [TMS_ATTN_Q] = {"attn_q.weight", DIM, HEADS, QKV},
@@ -199,7 +200,10 @@ static tamis_status find_ends(const tms_gguf *gguf, const tms_config *config, ui
         {{"token_embd.weight", dim, n_vocab, n_vocab, 0, false}, &weights->embed, true, true},
         {{"output_norm.weight", dim, 1, dim, 0, true}, &weights->output_norm, true, true},
         {{"output_norm.bias", dim, 1, dim, 0, true}, &weights->output_norm_bias, layer_norm, false},
-        {{"output.weight", dim, n_vocab, n_vocab, 0, false}, &weights->output, true, false},
+        {{"output.weight", dim, n_vocab, n_vocab, 0, false},
+         &weights->output,
+         true,
+         config->architecture->untied},
         {{"output.bias", n_vocab, 1, n_vocab, 0, true},
          &weights->output_bias,
          config->architecture->output_bias,
@@ -210,9 +214,9 @@ static tamis_status find_ends(const tms_gguf *gguf, const tms_config *config, ui
     return find_factors(gguf, config, weights, error);
 }
 
-/* Norms whose biases the tensors of a layer have in part are no norms that are known here. */
-static tamis_status check_biases(const tms_config *config, const tms_weights *weights,
-                                 tamis_error *error) {
+/* A bias needs its norm; and all layers or none have ffn_norm, by which they are parallel. */
+static tamis_status check_norms(const tms_config *config, const tms_weights *weights,
+                                tamis_error *error) {
     for (uint32_t layer = 0; layer < config->n_layers; ++layer) {
         const tms_weight *w = weights->layers[layer].weights;
         TMS_REQUIRE(!w[TMS_FFN_NORM_BIAS].tensor || w[TMS_FFN_NORM].tensor, TAMIS_E_FORMAT,
@@ -275,7 +279,7 @@ tamis_status tms_weights_find(const tms_gguf *gguf, const tms_config *config, ui
     for (uint32_t layer = 0; layer < config->n_layers && status == TAMIS_OK; ++layer)
         status = find_layer(gguf, config, layer, out, error);
     if (status == TAMIS_OK) status = refuse_extra(gguf, config, out, error);
-    if (status == TAMIS_OK) status = check_biases(config, out, error);
+    if (status == TAMIS_OK) status = check_norms(config, out, error);
     if (status != TAMIS_OK) tms_weights_free(out);
     return status;
 }
@@ -453,9 +457,11 @@ tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tami
 
 /* A norm's bias b gives every matrix W behind it a bias: W·(z + b) = W·z + W·b. */
 static tamis_status fold(const tms_weight *w, const tms_weight *bias, const tms_weight *norm_bias,
-                         tamis_context *context, tamis_buffer **out, tamis_error *error) {
+                         tamis_context *context, tms_weights *weights, tamis_buffer **out,
+                         tamis_error *error) {
     if (!norm_bias->buffer || !w->buffer) return TAMIS_OK;
     TMS_TRY(tamis_buffer_create(context, w->n_out * sizeof(float), out, error));
+    weights->bytes += w->n_out * sizeof(float);
     const tamis_linear_params params = {
         .x = {.buffer = norm_bias->buffer, .dtype = TAMIS_F32},
         .y = {.buffer = *out, .dtype = TAMIS_F32},
@@ -468,7 +474,8 @@ static tamis_status fold(const tms_weight *w, const tms_weight *bias, const tms_
 }
 
 /* Matrices of the rows that a norm gives; their biases follow from them. */
-static tamis_status fold_layer(tms_layer *layer, tamis_context *context, tamis_error *error) {
+static tamis_status fold_layer(tms_layer *layer, tamis_context *context, tms_weights *weights,
+                               tamis_error *error) {
     const tms_weight *w = layer->weights;
     const tms_weight *attn = &w[TMS_ATTN_NORM_BIAS];
     const tms_weight *ffn = w[TMS_FFN_NORM].buffer ? &w[TMS_FFN_NORM_BIAS] : attn;
@@ -481,7 +488,7 @@ static tamis_status fold_layer(tms_layer *layer, tamis_context *context, tamis_e
                {TMS_FFN_GATE, TMS_FFN_GATE_BIAS, ffn},
                {TMS_FFN_UP, TMS_FFN_UP_BIAS, ffn}};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
-        TMS_TRY(fold(&w[all[i].matrix], &w[all[i].bias], all[i].norm_bias, context,
+        TMS_TRY(fold(&w[all[i].matrix], &w[all[i].bias], all[i].norm_bias, context, weights,
                      &layer->folded[all[i].matrix], error));
     return TAMIS_OK;
 }
@@ -495,6 +502,7 @@ static tamis_status make_residual_scale(tms_weights *weights, const tms_config *
     for (uint32_t i = 0; i < config->dim; ++i)
         scale[i] = config->residual_scale;
     tamis_status status = tamis_buffer_create(context, bytes, &weights->residual_scale, error);
+    weights->bytes += bytes;
     if (status == TAMIS_OK)
         status = tamis_buffer_write(weights->residual_scale, 0, scale, bytes, error);
     free(scale);
@@ -505,10 +513,11 @@ tamis_status tms_weights_prepare(tms_weights *weights, const tms_config *config,
                                  tamis_context *context, tamis_error *error) {
     const tms_weight *output = weights->output.buffer ? &weights->output : &weights->embed;
     for (uint32_t layer = 0; layer < weights->n_layers; ++layer)
-        TMS_TRY(fold_layer(&weights->layers[layer], context, error));
-    TMS_TRY(fold(output, &weights->output_bias, &weights->output_norm_bias, context,
+        TMS_TRY(fold_layer(&weights->layers[layer], context, weights, error));
+    TMS_TRY(fold(output, &weights->output_bias, &weights->output_norm_bias, context, weights,
                  &weights->output_folded, error));
-    return make_residual_scale(weights, config, context, error);
+    TMS_TRY(make_residual_scale(weights, config, context, error));
+    return tamis_context_wait(context, error);
 }
 
 tamis_buffer *tms_layer_bias(const tms_layer *layer, tms_layer_weight matrix) {

@@ -13,7 +13,7 @@ enum { TMS_WEIGHT_TYPES = 0 TAMIS_WEIGHT_LIST(TMS_COUNT_WEIGHT_TYPE) };
  * joins several. Absent where buffer is NULL. */
 typedef struct tms_weight {
     const tms_gguf_tensor *tensor; /* valid until the file is closed */
-    uint64_t first;                /* byte of the tensor, where it begins */
+    uint64_t first;                /* the byte of the tensor at which it begins */
     tamis_buffer *buffer;
     uint64_t n_out, n_in;   /* of a vector 1 and its length */
     tamis_weight_type type; /* on the device */

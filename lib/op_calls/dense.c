@@ -115,6 +115,9 @@ static tms_linear_parts parts_of(tms_op_call *c, const tamis_linear_parts_params
                             .norm_kind = p->norm_kind,
                             .activation = p->activation,
                             .build_rows = p->build_rows};
+    if (p->norm_kind && !p->norm_w.buffer && p->n_rows)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "norm_kind is %d, and norm_w is absent",
+                      (int)p->norm_kind);
     if (p->activation && !p->gated)
         tms_op_refuse(c, TAMIS_E_ARGUMENT, "activation is %d, and the parts are not gated",
                       (int)p->activation);
@@ -197,12 +200,18 @@ static void check_rotation(tms_op_call *c, uint32_t n_rot, uint32_t most) {
 
 tamis_status tamis_rotation_write(const tamis_rotation *rotation, const double *frequencies,
                                   tamis_error *error) {
+    return tamis_rotation_write_scaled(rotation, frequencies, 1, error);
+}
+
+tamis_status tamis_rotation_write_scaled(const tamis_rotation *rotation, const double *frequencies,
+                                         double magnitude, tamis_error *error) {
     const tamis_place *table = rotation ? &rotation->table : NULL;
     TMS_ENTER(table ? table->buffer : NULL);
     TMS_REQUIRE(table && table->buffer, TAMIS_E_ARGUMENT, "table is absent");
     const uint32_t n_rot = rotation->n_rot;
     const uint64_t bytes = tamis_rotation_bytes(n_rot);
     TMS_REQUIRE(frequencies, TAMIS_E_ARGUMENT, "frequencies is NULL");
+    TMS_REQUIRE(isfinite(magnitude), TAMIS_E_ARGUMENT, "magnitude is %g", magnitude);
     tms_op_call c = {table->buffer->context, false, TAMIS_OK, error};
     check_rotation(&c, n_rot, INT32_MAX);
     for (uint32_t i = 0; c.status == TAMIS_OK && i < n_rot / 2; i++)
@@ -214,6 +223,8 @@ tamis_status tamis_rotation_write(const tamis_rotation *rotation, const double *
     TMS_REQUIRE(host, TAMIS_E_NO_MEMORY, "no host memory for a table of %" PRIu32 " channels",
                 n_rot);
     tms_rotate_table(frequencies, n_rot, host);
+    for (uint64_t i = 0; i < bytes / sizeof *host / 2; i++) /* of j; those of 1024·j turn these */
+        host[i] = (float)(host[i] * magnitude);
     const tamis_status status = tms_device_write(c.context->dev, to, host, bytes, error);
     free(host);
     return status;

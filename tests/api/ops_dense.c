@@ -621,6 +621,8 @@ static void other_ops_refuse_what_they_cannot_do(void **state) {
           "table is absent");
     tamis_rotation turns = {.n_rot = 8, .table = at};
     FAILS(tamis_rotation_write(&turns, NULL, &test_error), TAMIS_E_ARGUMENT, "frequencies is NULL");
+    FAILS(tamis_rotation_write_scaled(&turns, frequencies, NAN, &test_error), TAMIS_E_ARGUMENT,
+          "magnitude is nan");
     FAILS(tamis_rotation_write(&turns, frequencies, &test_error), TAMIS_E_ARGUMENT,
           "frequency 2 is nan");
     turns.n_rot = 7;

@@ -165,6 +165,15 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_rotation_write(const tamis_rotatio
                                                              const double *frequencies,
                                                              tamis_error *error);
 
+/* The same for a rotation that also multiplies the channels that it rotates by `magnitude`, as YaRN and
+ * LongRoPE do. A scale of attention does that where all channels are rotated; where some are not, this
+ * does. Whatever turns a rotated key once more would multiply it once more. Errors: those, and
+ * E_ARGUMENT for a magnitude that is not finite. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_rotation_write_scaled(const tamis_rotation *rotation,
+                                                                    const double *frequencies,
+                                                                    double magnitude,
+                                                                    tamis_error *error);
+
 /* activate: y = activation(gate)·up, without up activation(gate). y may be gate or up. */
 typedef struct tamis_activate_params {
     tamis_rows gate, up, y; /* f32 [n_rows][dim]; up may be absent */

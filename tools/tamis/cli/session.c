@@ -91,6 +91,8 @@ static tamis_status make_cache(cli_session *s, cli_session_params *params, tamis
         tokens[i] = most < s->context ? most : 0;
         if (tokens[i]) params->plan.flags |= TAMIS_PLAN_GIVE_BACK;
     }
+    params->plan.max_rows = rows; /* as counted with */
+    params->cache.page_size = page_size;
     tamis_cache_params cache = params->cache;
     cache.layer_tokens = tokens;
     if (status == TAMIS_OK) status = tamis_cache_create(s->device, &cache, &s->cache, error);
