@@ -41,7 +41,7 @@ from peer_logits import BOUND_WIDENED, Peer, log, widen
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../data')
 CHUNK = 256
-BOUND_GELU = 2e-2  # llama.cpp reads it from a table of halves
+BOUND_GELU = 5e-2  # llama.cpp reads it from a table of halves
 
 
 class Keys(Gguf):
