@@ -563,8 +563,9 @@ static void linear_chain_names_the_stage_that_does_not_fit(void **state) {
     CHAIN_REFUSED((stages[1].norm_alone = 1, stages[1].parts[0].w.buffer = NULL,
                    stages[1].norm_w = at, stages[1].parts[0].n_out = 8),
                   "stage 1: a norm alone of 2 rows and 1 parts, 8 outputs of 16 inputs");
-    CHAIN_REFUSED(stages[1].norm_kind = (tamis_norm_kind)3,
+    CHAIN_REFUSED((stages[1].norm_kind = (tamis_norm_kind)3, stages[1].norm_w = at),
                   "stage 1: linear_parts: norm kind 3 is unknown");
+    CHAIN_REFUSED(stages[1].norm_kind = TAMIS_NORM_LAYER, "norm_kind is 1, and norm_w is absent");
     CHAIN_REFUSED((stages[1].gated = 1, stages[1].activation = (tamis_activation)2),
                   "stage 1: linear_parts: activation 2 is unknown");
     CHAIN_REFUSED(stages[1].activation = TAMIS_GELU,
