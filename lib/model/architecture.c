@@ -177,18 +177,18 @@ static const tms_architecture architectures[] = {
 };
 #define N_ARCHITECTURES (sizeof architectures / sizeof *architectures)
 
-#define EXPERTS "has a mixture of experts"
-#define HYBRID  "has layers of a state space or of linear attention"
-#define LATENT  "has latent attention"
-#define ENCODER "is an encoder, or has one"
-#define PLACES  "has learned positions or ALiBi in the place of a rotation"
+#define EXPERTS   "has a mixture of experts"
+#define HYBRID    "has layers of a state space or of linear attention"
+#define LATENT    "has latent attention"
+#define ENCODER   "is an encoder, or has one"
+#define PLACES    "has learned positions or ALiBi in the place of a rotation"
 #define SHARED    "has embeddings by layer, or layers that share keys and values"
-#define SQUARED "has a feed-forward of squared ReLU"
-#define LATER   "has head norms behind the rotation"
-#define SECTIONS "rotates by sections, for pictures"
+#define SQUARED   "has a feed-forward of squared ReLU"
+#define LATER     "has head norms behind the rotation"
+#define SECTIONS  "rotates by sections, for pictures"
 #define CONVOLVED "has layers of short convolutions"
 #define DIFFUSION "attends in both directions"
-#define OTHER   "has a computation of its own that is not known here"
+#define OTHER     "has a computation of its own that is not known here"
 
 static const tamis_architecture_info refused[] = {
     {"qwen2moe", "Qwen 1.5 MoE, Qwen 2 57B", EXPERTS},

@@ -58,32 +58,32 @@ enum {
 
 typedef struct tms_architecture {
     tamis_architecture_info info; /* its name is general.architecture, the prefix of its keys */
-    tamis_pairing pairing; /* how its files order the channels of a head */
-    uint32_t required;     /* a layer's tensors: 1 << tms_layer_weight, or-ed */
-    uint32_t optional;     /* tensors that a layer of some files has beside them */
-    uint32_t keys;         /* what it reads beside the common keys: TMS_KEY_*, or-ed */
-    uint32_t ignored;      /* keys of these that change nothing in it */
-    tamis_norm_kind norm;
-    tamis_activation activation;
-    bool plain_ffn;  /* down · act(up · x), without a gate */
-    bool gate_in_up; /* the first half of ffn_up's rows is the gate */
-    bool parallel;   /* attention and feed-forward read the same rows, in layers without ffn_norm */
-    bool rooted;     /* embeddings are multiplied by the root of the width */
-    bool divided;    /* logits are divided by logit_scale, else multiplied */
-    bool output_bias;     /* there is output.bias */
+    tamis_pairing pairing;        /* how its files order the channels of a head */
+    /* Tensors: of a layer as 1 << tms_layer_weight, or-ed; some files have the optional ones. */
+    uint32_t required, optional;
+    const char *ffn_norm; /* that tensor, if it is not ffn_norm.weight */
+    bool gate_in_up;      /* the first half of ffn_up's rows is the gate */
+    bool untied;          /* output.weight must be there */
+    bool output_bias;     /* output.bias is there */
     bool rope_factors;    /* some files have rope_freqs.weight */
     bool long_factors;    /* some files have rope_factors_{short,long}.weight */
-    bool plain_locals;    /* local layers rotate without scaling */
-    uint32_t required_keys; /* of these a file without one is refused */
-    bool untied;            /* output.weight must be there */
+    /* Keys, TMS_KEY_*, or-ed: those that it reads beside the common ones, those of them without which a
+     * file is refused, and those that change nothing in it. */
+    uint32_t keys, required_keys, ignored;
+    /* What it computes. */
+    tamis_norm_kind norm;
+    tamis_activation activation;
+    bool plain_ffn; /* down · act(up · x), without a gate */
+    bool parallel;  /* attention and feed-forward read the same rows, in layers without ffn_norm */
+    bool rooted;    /* embeddings are multiplied by the root of the width */
+    bool divided;   /* logits are divided by logit_scale, else multiplied */
+    uint32_t wide;  /* with so many layers q·k is divided by the root of width / heads */
     tms_unrotated unrotated;
-    uint32_t
-        pattern; /* of so many layers the last is global, where no key says it; 0: all are local */
-    uint32_t window;   /* where no key says it */
-    uint32_t wide;     /* with so many layers q·k is divided by the root of width / heads */
-    double local_base; /* of local layers' rotation where no key says it; 0: that of global ones */
-    double attn_cap, logit_cap;              /* where no key says them; 0: none */
-    const char *ffn_norm;                    /* its tensor, if that is not ffn_norm.weight */
+    bool plain_locals; /* local layers rotate without scaling */
+    /* Where no key says them: tokens of the window, 0: none; of how many layers the last is global, 0:
+     * all are local; the base of local layers' rotation, 0: that of global ones; caps, 0: none. */
+    uint32_t window, pattern;
+    double local_base, attn_cap, logit_cap;
 } tms_architecture;
 
 /* NULL if it is not known. */

@@ -34,7 +34,7 @@ typedef struct tms_config {
     tms_rope rope, local_rope;
     bool local_differs; /* local layers are rotated in another way */
     bool rotated;       /* false: in no layer */
-    bool parallel; /* attention and feed-forward of a layer read the same rows */
+    bool parallel;      /* attention and feed-forward of a layer read the same rows */
     float norm_eps;
     float attn_scale;     /* of q·k; 0: 1/sqrt(head_dim) */
     float attn_cap;       /* 0: none */

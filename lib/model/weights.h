@@ -33,7 +33,7 @@ typedef struct tms_weights {
     tamis_buffer *output_folded;  /* as of layers */
     tamis_buffer *residual_scale; /* f32 [dim] of that scale; NULL where it is 1 */
     tms_weight rope_factors[3];   /* tms_rope_factors; never on the device */
-    tms_layer *layers;       /* [n_layers] */
+    tms_layer *layers;            /* [n_layers] */
     uint32_t n_layers;
     uint64_t parameters;
     uint64_t bytes, file_bytes; /* of what goes to the device: there, and in the file */
