@@ -173,7 +173,7 @@ static void test_rules_name_the_value(void **state) {
            .n_out = 8, .n_rows = 2, .x = {at, 4}, .y = {at, 4}, .w = {at, TAMIS_WEIGHT_F32});
     BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 9 rows: at most 8", .n_rows = 9);
     BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 4 parts: must be 1 to 3", .n_parts = 4);
-    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 3 parts, gated: must be 1 to 3, 2 where",
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 3 parts, gated: must be 1 to 3, where gated 1 or 2",
            .n_parts = 3, .gated = true);
     BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 0 inputs", .n_parts = 1);
     BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 5 outputs of part 1, gated", .n_parts = 2,
@@ -186,8 +186,8 @@ static void test_rules_name_the_value(void **state) {
            .n_parts = 1, .n_in = 48, .parts = {{.w.type = TAMIS_WEIGHT_Q4_1, .n_out = 1}});
     BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: gated, and accumulates", .n_parts = 2,
            .gated = true, .accumulate = true);
-    BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 0 stages: must be 1 to 4", .n_stages = 0);
-    BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 5 stages: must be 1 to 4", .n_stages = 5);
+    BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 0 stages: must be 1 to 8", .n_stages = 0);
+    BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 9 stages: must be 1 to 8", .n_stages = 9);
     BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: stage 1: linear_parts: 0 inputs",
            .n_stages = 2,
            .stages = {{.n_parts = 1, .n_in = 1, .parts = {{.n_out = 1}}}, {.n_parts = 1}});
@@ -197,7 +197,7 @@ static void test_rules_name_the_value(void **state) {
     BREAKS(norm, TAMIS_E_ARGUMENT, "norm: dim 0", .n_rows = 1);
     BREAKS(norm, TAMIS_E_ARGUMENT, "norm: w is absent", .dim = 4, .n_rows = 1, .x = {at, 4},
            .y = {at, 4});
-    BREAKS(activate, TAMIS_E_ARGUMENT, "activate: up is absent", .dim = 4, .n_rows = 1,
+    BREAKS(activate, TAMIS_E_ARGUMENT, "activate: y is absent", .dim = 4, .n_rows = 1,
            .gate = {at, 4});
     BREAKS(embed, TAMIS_E_UNSUPPORTED, "embed: weight type 16 is unknown",
            .w.type = (tamis_weight_type)16);

@@ -328,9 +328,11 @@ static int run(int argc, char *const *argv) {
     linear_flags f = {.n_in = 4096,
                       .n_out = 4096,
                       .repeat = 9,
-                      .types = {9, {0, 1, 2, 3, 4, 5, 6, 7, 8}},
                       .rows = {1, {1}}};
     cli_output output = {0};
+    _Static_assert(sizeof types / sizeof *types - 1 <= CLI_LIST_MAX, "a list of all types");
+    for (uint32_t type = 0; types[type] != NULL; type++)
+        f.types.values[f.types.count++] = type;
     int code = cli_parse(&bench_linear_command, &f, argc, argv);
     if (code >= 0) return code;
     if (!check_sizes(&f)) return CLI_USAGE;
