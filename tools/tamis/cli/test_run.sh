@@ -186,8 +186,8 @@ check_chat_evicting() {
 # What is refused: files without a template that can be run, flags, and lines that hold a tag.
 check_chat_refused() {
     local asked=(run --device reference --chat --tokens 4)
-    chat_model '{{ messages | tojson }}'
-    expect 1 "^tamis run: the file's chat template cannot be run: line 1: the filter 'tojson' of a list is not known: --chat-format must name one of chatml, llama2, llama3, mistral$" \
+    chat_model '{{ messages | shuffle }}'
+    expect 1 "^tamis run: the file's chat template cannot be run: line 1: the filter 'shuffle'.* is not known: --chat-format must name one of chatml, llama2, llama3, mistral, gemma, phi3, glm4, deepseek, deepseek-r1, granite$" \
         "${asked[@]}" --model "$work/chat.gguf" <<<hello
     expect 0 '^prefill ' "${asked[@]}" --model "$work/chat.gguf" --chat-format mistral <<<hello
     expect 1 '^tamis run: the file has no chat template: --chat-format must name one of' \
@@ -203,8 +203,8 @@ check_chat_refused() {
     expect 1 "^tamis run: the text holds '\\[INST\\]', a tag of the chat format mistral$" \
         "${asked[@]}" --model "$work/chat.gguf" --chat-format mistral --file "$work/tag" <<<$'a\nb'
     [ "$(wc -l <"$work/err")" -eq 1 ] || fail 'chat: a fault of --file is found with every line'
-    usage_error '^tamis run: --chat-format gemma: must be one of chatml, llama2, llama3, mistral$' \
-        "${asked[@]}" --model x --chat-format gemma
+    usage_error '^tamis run: --chat-format alpaca: must be one of chatml, llama2, llama3, mistral, gemma, phi3, glm4, deepseek, deepseek-r1, granite$' \
+        "${asked[@]}" --model x --chat-format alpaca
     usage_error '^tamis run: --system: belongs to --chat, which is not given$' "${model[@]}" \
         --prompt x --system y
     usage_error '^tamis run: --chat-format: belongs to --chat' "${model[@]}" --prompt x \
