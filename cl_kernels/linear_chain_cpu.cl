@@ -127,7 +127,7 @@ static ONCE strip_run run_of(uint item, uint strips) {
 typedef struct inputs_held {
     held rows;
     row_norm norms[ROWS];
-    uint first;         /* input that is held; n_in: none yet */
+    uint first; /* input that is held; n_in: none yet */
 } inputs_held;
 
 /* Bytes of an output of the part. */
@@ -226,7 +226,8 @@ static inline chain_turn take_turn(const chain *c, uint stage) {
 
 /* What is read first in a turn. */
 static inline strips_ahead ahead_of(const chain *c, chain_turn turn) {
-    if (turn.run.n == 0 || c->stages[turn.stage].norm_alone) return (strips_ahead){c->parts[turn.stage]->w, 0};
+    if (turn.run.n == 0 || c->stages[turn.stage].norm_alone)
+        return (strips_ahead){c->parts[turn.stage]->w, 0};
     const strip_piece piece = first_piece(c->parts[turn.stage], turn.run);
     return ahead_at(piece.of, c->stages[turn.stage].n_in, piece.first, piece.n);
 }
@@ -299,8 +300,8 @@ __kernel ONE_ITEM void linear_chain(
             if (at) wait_until(ENDED(&c, at - 1), (int)c.strips[at - 1]);
             here.first = s->n_in;
             for (uint r = 0; r < ROWS && s->norm && !s->norm_alone; r++)
-                here.norms[r] = row_norm_of(s->x + min(r, c.n_rows - 1) * s->x_stride, s->n_in, s->eps,
-                                        s->norm_kind);
+                here.norms[r] = row_norm_of(s->x + min(r, c.n_rows - 1) * s->x_stride, s->n_in,
+                                            s->eps, s->norm_kind);
         }
         next = s->norm_alone ? end_norm(&c, turn) : end_turn(&c, turn, &here);
         ended += turn.run.n;

@@ -381,17 +381,6 @@ static tamis_status read_local_rope(const tms_gguf *gguf, tms_config *config, ta
     return TAMIS_OK;
 }
 
-/* A scale that is `absent` where the key is missing or 0. */
-static tamis_status read_scale(const tms_gguf *gguf, const tms_config *config, const char *suffix,
-                               double absent, float *out, tamis_error *error) {
-    double value = 0;
-    TMS_TRY(read_real(gguf, config, suffix, 0, 1e6, &value, error));
-    TMS_REQUIRE(value == 0 || value >= 1e-6, TAMIS_E_FORMAT,
-                "key '%s' is %g; 0 or 1e-6 to 1e6 can be", key_of(config, suffix).text, value);
-    *out = (float)(value == 0 ? absent : value);
-    return TAMIS_OK;
-}
-
 /* A cap that is `absent` where the key is missing; 0: none. */
 static tamis_status read_cap(const tms_gguf *gguf, const tms_config *config, const char *suffix,
                              double absent, float *out, tamis_error *error) {
@@ -400,6 +389,14 @@ static tamis_status read_cap(const tms_gguf *gguf, const tms_config *config, con
     TMS_REQUIRE(value == 0 || value >= 1e-6, TAMIS_E_FORMAT,
                 "key '%s' is %g; 0 or 1e-6 to 1e6 can be", key_of(config, suffix).text, value);
     *out = (float)value;
+    return TAMIS_OK;
+}
+
+/* A scale that is `absent` where the key is missing or 0. */
+static tamis_status read_scale(const tms_gguf *gguf, const tms_config *config, const char *suffix,
+                               double absent, float *out, tamis_error *error) {
+    TMS_TRY(read_cap(gguf, config, suffix, 0, out, error));
+    if (*out == 0) *out = (float)absent;
     return TAMIS_OK;
 }
 

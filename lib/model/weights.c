@@ -362,8 +362,8 @@ static tamis_status await_piece(upload *u, uint32_t i, tamis_error *error) {
     return status;
 }
 
-/* Bytes [first, first + n) of the weight in the file: widened where the device has them as f32, or packed, where
- * they begin with a strip. */
+/* Bytes [first, first + n) of the weight in the file: widened where the device has them as f32, or
+ * packed, where they begin with a strip. */
 static tamis_status send(upload *u, const tms_weight *weight, uint64_t first, uint64_t n,
                          tamis_error *error) {
     const tms_gguf_tensor *tensor = weight->tensor;
@@ -455,8 +455,17 @@ tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tami
 
 /* ---- What is made of them -------------------------------------------------------------------- */
 
+tamis_buffer *tms_layer_bias(const tms_layer *layer, tms_layer_weight matrix) {
+    static const uint8_t biases[TMS_LAYER_WEIGHTS] = {
+        [TMS_ATTN_Q] = TMS_ATTN_Q_BIAS,     [TMS_ATTN_K] = TMS_ATTN_K_BIAS,
+        [TMS_ATTN_V] = TMS_ATTN_V_BIAS,     [TMS_ATTN_OUTPUT] = TMS_ATTN_OUTPUT_BIAS,
+        [TMS_FFN_GATE] = TMS_FFN_GATE_BIAS, [TMS_FFN_UP] = TMS_FFN_UP_BIAS,
+        [TMS_FFN_DOWN] = TMS_FFN_DOWN_BIAS};
+    return layer->folded[matrix] ? layer->folded[matrix] : layer->weights[biases[matrix]].buffer;
+}
+
 /* A norm's bias b gives every matrix W behind it a bias: W·(z + b) = W·z + W·b. */
-static tamis_status fold(const tms_weight *w, const tms_weight *bias, const tms_weight *norm_bias,
+static tamis_status fold(const tms_weight *w, tamis_buffer *bias, const tms_weight *norm_bias,
                          tamis_context *context, tms_weights *weights, tamis_buffer **out,
                          tamis_error *error) {
     if (!norm_bias->buffer || !w->buffer) return TAMIS_OK;
@@ -466,7 +475,7 @@ static tamis_status fold(const tms_weight *w, const tms_weight *bias, const tms_
         .x = {.buffer = norm_bias->buffer, .dtype = TAMIS_F32},
         .y = {.buffer = *out, .dtype = TAMIS_F32},
         .w = {.buffer = w->buffer, .layout = w->layout, .type = w->type},
-        .bias = {.buffer = bias->buffer},
+        .bias = {.buffer = bias},
         .n_rows = 1,
         .n_in = (uint32_t)w->n_in,
         .n_out = (uint32_t)w->n_out};
@@ -480,16 +489,16 @@ static tamis_status fold_layer(tms_layer *layer, tamis_context *context, tms_wei
     const tms_weight *attn = &w[TMS_ATTN_NORM_BIAS];
     const tms_weight *ffn = w[TMS_FFN_NORM].buffer ? &w[TMS_FFN_NORM_BIAS] : attn;
     const struct {
-        tms_layer_weight matrix, bias;
+        tms_layer_weight matrix;
         const tms_weight *norm_bias;
-    } all[] = {{TMS_ATTN_Q, TMS_ATTN_Q_BIAS, attn},
-               {TMS_ATTN_K, TMS_ATTN_K_BIAS, attn},
-               {TMS_ATTN_V, TMS_ATTN_V_BIAS, attn},
-               {TMS_FFN_GATE, TMS_FFN_GATE_BIAS, ffn},
-               {TMS_FFN_UP, TMS_FFN_UP_BIAS, ffn}};
+    } all[] = {{TMS_ATTN_Q, attn},
+               {TMS_ATTN_K, attn},
+               {TMS_ATTN_V, attn},
+               {TMS_FFN_GATE, ffn},
+               {TMS_FFN_UP, ffn}};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
-        TMS_TRY(fold(&w[all[i].matrix], &w[all[i].bias], all[i].norm_bias, context, weights,
-                     &layer->folded[all[i].matrix], error));
+        TMS_TRY(fold(&w[all[i].matrix], tms_layer_bias(layer, all[i].matrix), all[i].norm_bias,
+                     context, weights, &layer->folded[all[i].matrix], error));
     return TAMIS_OK;
 }
 
@@ -514,19 +523,10 @@ tamis_status tms_weights_prepare(tms_weights *weights, const tms_config *config,
     const tms_weight *output = weights->output.buffer ? &weights->output : &weights->embed;
     for (uint32_t layer = 0; layer < weights->n_layers; ++layer)
         TMS_TRY(fold_layer(&weights->layers[layer], context, weights, error));
-    TMS_TRY(fold(output, &weights->output_bias, &weights->output_norm_bias, context, weights,
+    TMS_TRY(fold(output, weights->output_bias.buffer, &weights->output_norm_bias, context, weights,
                  &weights->output_folded, error));
     TMS_TRY(make_residual_scale(weights, config, context, error));
     return tamis_context_wait(context, error);
-}
-
-tamis_buffer *tms_layer_bias(const tms_layer *layer, tms_layer_weight matrix) {
-    static const uint8_t biases[TMS_LAYER_WEIGHTS] = {
-        [TMS_ATTN_Q] = TMS_ATTN_Q_BIAS,     [TMS_ATTN_K] = TMS_ATTN_K_BIAS,
-        [TMS_ATTN_V] = TMS_ATTN_V_BIAS,     [TMS_ATTN_OUTPUT] = TMS_ATTN_OUTPUT_BIAS,
-        [TMS_FFN_GATE] = TMS_FFN_GATE_BIAS, [TMS_FFN_UP] = TMS_FFN_UP_BIAS,
-        [TMS_FFN_DOWN] = TMS_FFN_DOWN_BIAS};
-    return layer->folded[matrix] ? layer->folded[matrix] : layer->weights[biases[matrix]].buffer;
 }
 
 void tms_weights_free(tms_weights *weights) {
