@@ -7,14 +7,6 @@
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* Tokens at the text's end that an eviction's own plan must have run, so that it has what it scores
- * by: the last queries, or scores of every row. */
-static uint32_t own_tokens(const tamis_eviction *e, uint32_t count) {
-    const uint32_t least = e->window > 0 ? e->window : 1;
-    if (tamis_eviction_planes(e) & TAMIS_PLANE_SCORES) return count;
-    return least < count ? least : count;
-}
-
 static tamis_status read_text(compare_run *run, tamis_sequence *out, tamis_error *error) {
     const eval_rig *rig = &run->rig;
     cli_session s;
@@ -27,30 +19,15 @@ static tamis_status read_text(compare_run *run, tamis_sequence *out, tamis_error
     return status;
 }
 
-/* A fork of what was read, whose end the arm's runner reads again, exactly; then it evicts. */
-static tamis_status evict(const compare_run *run, uint32_t arm, tamis_sequence reading,
-                          tamis_sequence *out, tamis_error *error) {
-    const uint32_t count = (uint32_t)run->text.tokens.count;
-    const uint32_t own = own_tokens(&run->arms.arms[arm].eviction, count);
-    tamis_error reason = {0};
-    tamis_status status = tamis_cache_fork(run->rig.cache, reading, out, &reason);
-    if (status == TAMIS_OK)
-        status = tamis_cache_truncate(run->rig.cache, *out, count - own, &reason);
-    if (status == TAMIS_OK)
-        status = tamis_runner_prefill(run->rig.runners[arm], *out,
-                                      run->text.tokens.ids + count - own, own, NULL, &reason);
-    if (status == TAMIS_OK) return status;
-    return cli_error(error, status, "%s, budget %u: %s", run->arms.arms[arm].select.text,
-                     run->arms.arms[arm].eviction.budget, reason.text);
-}
-
 /* What an arm's questions fork from, and the bytes that it holds. */
 static tamis_status prepare(compare_run *run, uint32_t arm, tamis_sequence reading,
                             tamis_sequence *out, tamis_error *error) {
     tamis_sequence_stats stats;
     tamis_status status = TAMIS_OK;
     *out = reading;
-    if (eval_arm_evicts(&run->arms.arms[arm])) status = evict(run, arm, reading, out, error);
+    if (eval_arm_evicts(&run->arms.arms[arm]))
+        status = eval_rig_evict(&run->rig, arm, reading, run->text.tokens.ids,
+                                (uint32_t)run->text.tokens.count, out, error);
     if (status == TAMIS_OK)
         status = tamis_cache_get_sequence_stats(run->rig.cache, *out, &stats, error);
     if (status == TAMIS_OK) run->held[arm] = stats.bytes_held;
@@ -139,7 +116,7 @@ uint64_t compare_capacity(const compare_run *run, uint32_t page_size) {
     for (uint32_t i = 0; i < run->arms.count; i++) {
         const eval_arm *arm = &run->arms.arms[i];
         if (!eval_arm_evicts(arm)) continue;
-        const uint64_t own = own_tokens(&arm->eviction, count) + 2 * page_size;
+        const uint64_t own = eval_own_tokens(&arm->eviction, count) + 2 * page_size;
         again = own > again ? own : again;
         tokens += kept + page_size;
     }

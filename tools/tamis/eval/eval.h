@@ -132,6 +132,16 @@ void eval_rig_close(eval_rig *rig);
 /* Changes the cache's bounds to those of the arm, if they differ. */
 tamis_status eval_rig_bounds(eval_rig *rig, uint32_t arm, tamis_error *error);
 
+/* How many tokens at the end of a text of `count` an eviction's own plan must run, so that it has what it
+ * scores by: those of the last queries; all, where it sums scores. */
+uint32_t eval_own_tokens(const tamis_eviction *eviction, uint32_t count);
+
+/* A fork of `reading`, which holds the `count` tokens, as the arm's eviction leaves it. The arm runs its
+ * own tokens again, exactly, and evicts. After an error *out may be there. */
+tamis_status eval_rig_evict(eval_rig *rig, uint32_t arm, tamis_sequence reading,
+                            const int32_t *tokens, uint32_t count, tamis_sequence *out,
+                            tamis_error *error);
+
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
 /* A file that texts are made from. */

@@ -52,9 +52,10 @@ const cli_command eval_passkey_command = {
     "is'. Models of bytes read 'The red pass key is 12345.', as the shipped one was trained.\n"
     "Answers are read as they come; no token ends one.\n"
     "\n"
-    "An arm may also be an eviction with its budget. It reads the text for itself and evicts\n"
-    "before any question is asked. random draws its pages once for each seed: take the mean\n"
-    "over several seeds. The exit status does not depend on the answers.",
+    "An arm may also be an eviction with its budget. It reads the end of the text again, or where\n"
+    "it sums scores all of it, and evicts before any question is asked. random draws its pages\n"
+    "once for each seed: take the mean over several seeds. The exit status does not depend on the\n"
+    "answers.",
     "  tamis eval passkey --model tests/data/needle.gguf --length 2000 --texts 4\n"
     "  tamis eval passkey --model model.gguf --select quest,window,oracle,random \\\n"
     "      --score minmax,meanstd,mean --budget 256,512 --json passkey.json\n"
@@ -121,12 +122,12 @@ static tamis_status ask(passkey_run *run, uint32_t arm, const passkey_text *text
     return status;
 }
 
-/* The same under an arm with an eviction, which reads the text for itself. */
-static tamis_status read_and_ask(passkey_run *run, uint32_t arm, const passkey_text *text,
-                                 tamis_error *error) {
+/* The same over what an arm's eviction keeps of the text. */
+static tamis_status evict_and_ask(passkey_run *run, uint32_t arm, const passkey_text *text,
+                                  tamis_sequence reading, tamis_error *error) {
     tamis_sequence sequence;
-    tamis_status status = cli_prefill(run->rig.cache, run->rig.runners[arm], text->tokens.ids,
-                                      text->tokens.count, &sequence, NULL, error);
+    tamis_status status = eval_rig_evict(&run->rig, arm, reading, text->tokens.ids,
+                                         (uint32_t)text->tokens.count, &sequence, error);
     if (status == TAMIS_OK) status = hold(run, arm, sequence, error);
     if (status == TAMIS_OK) status = ask(run, arm, text, sequence, error);
     return status == TAMIS_OK ? tamis_cache_remove(run->rig.cache, sequence, error) : status;
@@ -147,8 +148,8 @@ static tamis_status run_text(passkey_run *run, uint32_t length, uint32_t index, 
         bool evicts = eval_arm_evicts(&run->arms.arms[a]);
         if (!evicts) status = hold(run, a, sequence, error);
         if (status == TAMIS_OK)
-            status =
-                evicts ? read_and_ask(run, a, &text, error) : ask(run, a, &text, sequence, error);
+            status = evicts ? evict_and_ask(run, a, &text, sequence, error)
+                            : ask(run, a, &text, sequence, error);
         if (status == TAMIS_OK) eval_progress(what, parts * index + 2 + a, total);
     }
     if (status == TAMIS_OK) status = tamis_cache_remove(run->rig.cache, sequence, error);

@@ -69,9 +69,11 @@ const cli_command eval_perplexity_command = {
     "reads the text after it token by token, and the loss of each next token is summed. kl is the\n"
     "divergence of its distribution of the next token from that of full, the mean in nats.\n"
     "The scored tokens are the same for every length. Where the file wants bos, a context begins\n"
-    "with it. An arm may also be an eviction with its budget, which reads the context for itself\n"
-    "and evicts at its end. random draws its pages once for each seed: take the mean over several\n"
-    "seeds.",
+    "with it. An arm may also be an eviction with its budget, which reads the context's end "
+    "again,\n"
+    "or where it sums scores all of it, and evicts. random draws its pages once for each seed: "
+    "take\n"
+    "the mean over several seeds.",
     "  tamis eval perplexity --model tests/data/needle.gguf --length 1000 --budget 128,256\n"
     "  tamis eval perplexity --model tests/data/needle.gguf --length 500,1500 --texts 4 \\\n"
     "      --select quest,window,oracle --json out.json\n",
@@ -139,12 +141,12 @@ static tamis_status read_truth(perplexity *p, const int32_t *passage, tamis_erro
     return status == TAMIS_OK ? tamis_cache_remove(p->truth_cache, own, error) : status;
 }
 
-/* The context for an arm: a fork of what full read, or read by the arm itself if it evicts. */
+/* The context for an arm: a fork of what full read, or what its eviction keeps of it. */
 static tamis_status begin_arm(perplexity *p, uint32_t arm, tamis_sequence context,
                               const int32_t *passage, tamis_sequence *own, tamis_error *error) {
     if (!eval_arm_evicts(&p->rig.arms->arms[arm]))
         return tamis_cache_fork(p->rig.cache, context, own, error);
-    return cli_prefill(p->rig.cache, p->rig.runners[arm], passage, p->length, own, NULL, error);
+    return eval_rig_evict(&p->rig, arm, context, passage, p->length, own, error);
 }
 
 static tamis_status score_arm(perplexity *p, uint32_t arm, tamis_sequence context,

@@ -69,3 +69,25 @@ tamis_status eval_rig_bounds(eval_rig *rig, uint32_t arm, tamis_error *error) {
     if (have.kind == want->kind && width_in_force(&have) == width_in_force(want)) return TAMIS_OK;
     return tamis_cache_set_bounds(rig->cache, want, error);
 }
+
+uint32_t eval_own_tokens(const tamis_eviction *e, uint32_t count) {
+    const uint32_t least = e->window > 0 ? e->window : 1;
+    if (tamis_eviction_planes(e) & TAMIS_PLANE_SCORES) return count;
+    return least < count ? least : count;
+}
+
+tamis_status eval_rig_evict(eval_rig *rig, uint32_t arm, tamis_sequence reading,
+                            const int32_t *tokens, uint32_t count, tamis_sequence *out,
+                            tamis_error *error) {
+    const eval_arm *a = &rig->arms->arms[arm];
+    const uint32_t shared = count - eval_own_tokens(&a->eviction, count);
+    tamis_error reason = {0};
+    tamis_status status = tamis_cache_fork(rig->cache, reading, out, &reason);
+    if (status == TAMIS_OK) status = tamis_cache_truncate(rig->cache, *out, shared, &reason);
+    if (status == TAMIS_OK)
+        status = tamis_runner_prefill(rig->runners[arm], *out, tokens + shared, count - shared,
+                                      NULL, &reason);
+    if (status == TAMIS_OK) return status;
+    return cli_error(error, status, "%s, budget %u: %s", a->select.text, a->eviction.budget,
+                     reason.text);
+}

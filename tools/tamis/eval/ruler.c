@@ -58,9 +58,9 @@ const cli_command eval_ruler_command = {
     "many tokens again as the right one, and 16; no token ends it. Texts are plain, without a\n"
     "chat's tokens.\n"
     "\n"
-    "An arm may also be an eviction with its budget, which reads the text for itself. With the\n"
-    "question later it evicts before any is asked; with the question known it reads text and\n"
-    "question, and then evicts, once for each question.\n"
+    "An arm may also be an eviction with its budget, which reads the end of the text again, or\n"
+    "where it sums scores all of it. With the question later it evicts before any is asked; with\n"
+    "the question known it reads text and question, and then evicts, once for each question.\n"
     "\n"
     "A model of bytes reads texts of a few hundred words and was not trained on such questions:\n"
     "expect scores near 0 of the shipped one.",
@@ -140,12 +140,12 @@ static tamis_status ask(ruler_run *run, uint32_t arm, const ruler_text *text,
     return status;
 }
 
-/* The same under an arm with an eviction, which reads the text for itself. */
+/* The same over what an arm's eviction keeps of the text. */
 static tamis_status ask_later(ruler_run *run, uint32_t arm, const ruler_text *text,
-                              tamis_error *error) {
+                              tamis_sequence reading, tamis_error *error) {
     tamis_sequence sequence;
-    tamis_status status = cli_prefill(run->rig.cache, run->rig.runners[arm], text->tokens.ids,
-                                      text->tokens.count, &sequence, NULL, error);
+    tamis_status status = eval_rig_evict(&run->rig, arm, reading, text->tokens.ids,
+                                         (uint32_t)text->tokens.count, &sequence, error);
     if (status == TAMIS_OK) status = ask(run, arm, text, sequence, error);
     return status == TAMIS_OK ? tamis_cache_remove(run->rig.cache, sequence, error) : status;
 }
@@ -174,11 +174,11 @@ static tamis_status ask_known(ruler_run *run, uint32_t arm, const ruler_text *te
 }
 
 static tamis_status ask_evicting(ruler_run *run, uint32_t arm, const ruler_text *text,
-                                 tamis_error *error) {
+                                 tamis_sequence reading, tamis_error *error) {
     const cli_list *times = &run->flags->times;
     tamis_status status = TAMIS_OK;
     for (uint32_t t = 0; status == TAMIS_OK && t < times->count; t++) {
-        if (times->values[t] == RULER_LATER) status = ask_later(run, arm, text, error);
+        if (times->values[t] == RULER_LATER) status = ask_later(run, arm, text, reading, error);
         for (uint32_t i = 0; times->values[t] == RULER_KNOWN && i < text->n_questions; i++)
             if (status == TAMIS_OK) status = ask_known(run, arm, text, i, error);
     }
@@ -198,7 +198,7 @@ static tamis_status run_text(ruler_run *run, ruler_task task, uint32_t length, u
                              text.tokens.count, &sequence, NULL, error);
     if (status == TAMIS_OK) eval_progress(what, parts * index + 1, total);
     for (uint32_t a = 0; status == TAMIS_OK && a < run->arms.count; a++) {
-        status = eval_arm_evicts(&run->arms.arms[a]) ? ask_evicting(run, a, &text, error)
+        status = eval_arm_evicts(&run->arms.arms[a]) ? ask_evicting(run, a, &text, sequence, error)
                                                      : ask(run, a, &text, sequence, error);
         if (status == TAMIS_OK) eval_progress(what, parts * index + 2 + a, total);
     }
