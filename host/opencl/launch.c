@@ -152,6 +152,13 @@ void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
     tms_cl_u64(l, kv->value_offset);
 }
 
+bool tms_cl_rows_aligned(const tms_kv *kv) {
+    const tms_mem *mem = kv->data.mem;
+    const uint64_t strides = kv->page_stride | kv->head_stride | kv->slot_stride | kv->value_offset;
+    const uint64_t at = kv->data.offset | (mem ? (uintptr_t)mem->host : 0);
+    return (at | strides * tms_kv_unit(kv->dtype)) % 16 == 0;
+}
+
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
     tms_cl_reached(l, kv->bounds, tms_kv_unit(kv->bounds_dtype), n);
     tms_cl_u64(l, kv->bounds_page_stride);
@@ -266,6 +273,11 @@ tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal,
     if (forced && !*cpu)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: no CPU form: %s", op, refusal);
     return TAMIS_OK;
+}
+
+bool tms_cl_takes_gpu_form(const tms_device *dev) {
+    if (dev->form == TMS_FORM_AUTO) return !((const tms_cl_device *)dev)->cpu;
+    return dev->form == TMS_FORM_GPU;
 }
 
 const char *tms_cl_no_cpu_form(const tms_device *dev) {
