@@ -72,13 +72,14 @@ static tamis_status run_any(tms_device *dev, const tms_attend *p, const tms_cl_s
                             uint32_t first, uint32_t n) {
     const any_form *form = tms_cl_takes_gpu_form(dev) ? &GPU : &BASE;
     const tms_batch *b = &p->batch;
-    const uint32_t shares = shares_of(form, p), heads = (uint32_t)tms_divide_up(group_of(p), shares);
-    tms_cl_launch l = tms_cl_begin(dev, form->file, form->kernel,
-                                   "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHEADS=%u "
-                                   "-DMOST_SPLITS=%u -DLEAST_PAGES=%u -DALIGNED=%d",
-                                   p->kv.dtype, p->kv.head_dim, p->kv.page_size, group_of(p), heads,
-                                   BASE_SPLITS, BASE_TOKENS / p->kv.page_size,
-                                   tms_cl_rows_aligned(&p->kv));
+    const uint32_t shares = shares_of(form, p),
+                   heads = (uint32_t)tms_divide_up(group_of(p), shares);
+    tms_cl_launch l =
+        tms_cl_begin(dev, form->file, form->kernel,
+                     "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHEADS=%u "
+                     "-DMOST_SPLITS=%u -DLEAST_PAGES=%u -DALIGNED=%d",
+                     p->kv.dtype, p->kv.head_dim, p->kv.page_size, group_of(p), heads, BASE_SPLITS,
+                     BASE_TOKENS / p->kv.page_size, tms_cl_rows_aligned(dev, &p->kv));
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);

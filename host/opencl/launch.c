@@ -152,11 +152,21 @@ void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
     tms_cl_u64(l, kv->value_offset);
 }
 
-bool tms_cl_rows_aligned(const tms_kv *kv) {
-    const tms_mem *mem = kv->data.mem;
-    const uint64_t strides = kv->page_stride | kv->head_stride | kv->slot_stride | kv->value_offset;
-    const uint64_t at = kv->data.offset | (mem ? (uintptr_t)mem->host : 0);
-    return (at | strides * tms_kv_unit(kv->dtype)) % 16 == 0;
+/* `strides`, or-ed, are in units of `unit` bytes, a power of two. */
+static bool are_aligned(const tms_device *dev, tms_ref ref, uint64_t strides, uint64_t unit) {
+    const uint64_t at = ref.offset | (ref.mem ? (uintptr_t)ref.mem->host : 0);
+    return tms_cl_takes_gpu_form(dev) && (at | strides * unit) % 16 == 0;
+}
+
+bool tms_cl_rows_aligned(const tms_device *dev, const tms_kv *kv) {
+    return are_aligned(dev, kv->data,
+                       kv->page_stride | kv->head_stride | kv->slot_stride | kv->value_offset,
+                       tms_kv_unit(kv->dtype));
+}
+
+bool tms_cl_bounds_aligned(const tms_device *dev, const tms_kv *kv) {
+    return are_aligned(dev, kv->bounds, kv->bounds_page_stride | kv->bounds_head_stride,
+                       tms_kv_unit(kv->bounds_dtype));
 }
 
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
