@@ -32,19 +32,18 @@
 #endif
 #define SHARES     ((GROUP + HEADS - 1) / HEADS) /* work-groups that share the heads */
 #define TILE_PAGES (WG_SIZE / PAGE_SIZE)
-#define CHUNKS (HEAD_DIM / 8)
-#define PARTS  (WG_SIZE / CHUNKS) /* rows of V that are read side by side */
-#define TURNS  2
-#define TEAM   (CHUNKS / TURNS)
-#define SIDE   (WG_SIZE / TEAM) /* keys that are read side by side */
-#define AHEAD  2                /* keys that a work-item reads before it goes on */
-#define STEP   (AHEAD * SIDE)
-#define SHARED_TURNS ((STEP * HEADS + WG_SIZE - 1) / WG_SIZE)
-#define MEMBERS (WG_SIZE / HEADS) /* work-items that share a head's softmax */
-/* Their places in local memory: rows of shares and of weights are at different banks. */
-#define SHARE_STRIDE  (TEAM + 1)
-#define SHARES_A_STEP (STEP * HEADS * SHARE_STRIDE)
-#define KEY_STRIDE    (WG_SIZE + 4)
+#define CHUNKS     (HEAD_DIM / 8)
+#define PARTS      (WG_SIZE / CHUNKS) /* rows of V that are read side by side */
+#define TURNS      2
+#define TEAM       (CHUNKS / TURNS)
+#define SIDE       (WG_SIZE / TEAM) /* keys that are read side by side */
+#define AHEAD      2                /* keys that a work-item reads before it goes on */
+#define STEP       (AHEAD * SIDE)
+#define ADDING     ((STEP * HEADS + WG_SIZE - 1) / WG_SIZE) /* turns that add the shares of a step */
+#define MEMBERS    (WG_SIZE / HEADS) /* work-items that share a head's softmax */
+/* Rows of shares, and of a head's weights, begin at different banks of local memory. */
+#define SHARE_STRIDE (TEAM + 1)
+#define KEY_STRIDE   (WG_SIZE + 4)
 
 /* What a work-item knows of a key: where its page is, ULONG_MAX if its slot is not seen; and the slot. */
 typedef struct key_place {
@@ -69,10 +68,12 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
     uint first, LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
     REF_PARAMS(float, lse), ulong lse_split_stride) {
     __local float query[HEADS * HEAD_DIM];
-    __local float shares[2][SHARES_A_STEP]; /* of two steps in turn: of a key's logits */
+    /* Of a key's logits, of two steps in turn. */
+    __local float shares[2][STEP * HEADS * SHARE_STRIDE];
     __local float weight[HEADS][KEY_STRIDE], chance[HEADS][KEY_STRIDE]; /* logits; probabilities */
-    __local float old[HEADS];       /* the factor for what was before the block */
-    __local ulong page_of[2][WG_SIZE]; /* of each key of two blocks in turn, as in key_place */
+    __local float old[HEADS]; /* the factor for what was before the block */
+    /* Of each key of two blocks in turn, as in key_place. */
+    __local ulong page_of[2][WG_SIZE];
     __local uint slot_of[2][WG_SIZE];
     __local float8 sums[WG_SIZE];
     __local float totals[WG_SIZE];
@@ -114,10 +115,10 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
     slot_of[0][wi] = next.slot;
     barrier(CLK_LOCAL_MEM_FENCE);
 
-    uint turn_of_block = 0;
-    for (uint tile = begin; tile < end; tile += TILE_PAGES, turn_of_block ^= 1) {
+    uint block = 0;
+    for (uint tile = begin; tile < end; tile += TILE_PAGES, block ^= 1) {
         /* 1. the pages of the block's keys, 2. and whether their slots are seen: of the next block */
-        __local const ulong *places = page_of[turn_of_block];
+        __local const ulong *places = page_of[block];
         next = place_of(pages, table, tile + TILE_PAGES + wi / PAGE_SIZE, end, wi % PAGE_SIZE,
                         hidden, seen, page_stride);
         /* 3a. the keys' logits with every query head */
@@ -148,7 +149,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
                     }
             }
             barrier(CLK_LOCAL_MEM_FENCE);
-            for (uint turn = 0; turn < SHARED_TURNS; turn++) {
+            for (uint turn = 0; turn < ADDING; turn++) {
                 const uint i = turn * WG_SIZE + wi, k = first_key + i % STEP, g = i / STEP;
                 const bool here = i < STEP * HEADS && k < WG_SIZE;
                 __local const float *of =
@@ -160,7 +161,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
                 const float logit = live ? logit_of(LOGIT_RULE, dot) : -INFINITY;
                 if (here) weight[g][k] = logit;
                 if (live && logits && g < heads)
-                    logits[g * logit_stride + slot_of[turn_of_block][k]] = logit;
+                    logits[g * logit_stride + slot_of[block][k]] = logit;
             }
         }
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -182,8 +183,8 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
             if (member == 0) old[mine] = factor;
             top = m;
         }
-        page_of[turn_of_block ^ 1][wi] = next.at;
-        slot_of[turn_of_block ^ 1][wi] = next.slot;
+        page_of[block ^ 1][wi] = next.at;
+        slot_of[block ^ 1][wi] = next.slot;
         barrier(CLK_LOCAL_MEM_FENCE);
 
         /* 3d. weighted values */
