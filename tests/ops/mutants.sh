@@ -58,6 +58,7 @@ form_of() {
     case $1 in
     attend_narrow.clh | attend_wide.clh) ;;
     *cpu*) echo --form cpu ;;
+    *gpu*) echo --form gpu ;;
     *) echo --form base ;;
     esac
 }
