@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_chain on a CPU: stages of up to three matrices with one input, normalised or not, gated or
- * not, or norms, each stage after the one before. linear and linear_parts are chains of one stage.
+ * not, or norms without parts, each stage after the one before. linear and linear_parts are chains of
+ * one stage, and of two with an addend.
  * contract: host/ops/; meaning: host/compose.c.
  * A work-group goes from stage to stage. Of each it takes runs of strips, 16 neighbouring outputs of
  * any part, from the stage's queue. It takes a run before it has ended the last piece of the one before,
@@ -29,11 +30,10 @@
 #include "activate.clh"
 #if LONG /* room for the longest chain */
 #define STAGES 8
-#define PARTS 11
 #else
 #define STAGES 4
-#define PARTS 7
 #endif
+#define PARTS 7
 #include "linear_parts.clh"
 #include "linear_type_cpu.clh"
 #if TYPE_B != TYPE_A
@@ -100,7 +100,7 @@ static inline uint strips_of(const part *p) {
 /* Those of a stage, whose parts these are; with a gate both have the same ones. Of a norm its rows. */
 static ONCE uint strips_of_stage(const stage *s, const part *parts, uint n_rows) {
     uint n = 0;
-    if (s->norm_alone) return n_rows;
+    if (s->parts == 0) return n_rows;
     for (uint p = 0; p < (s->gated ? 1 : s->parts); p++) n += strips_of(parts + p);
     return n;
 }
@@ -226,8 +226,8 @@ static inline chain_turn take_turn(const chain *c, uint stage) {
 
 /* What is read first in a turn. */
 static inline strips_ahead ahead_of(const chain *c, chain_turn turn) {
-    if (turn.run.n == 0 || c->stages[turn.stage].norm_alone)
-        return (strips_ahead){c->parts[turn.stage]->w, 0};
+    if (turn.run.n == 0 || c->stages[turn.stage].parts == 0)
+        return (strips_ahead){c->parts[0]->w, 0};
     const strip_piece piece = first_piece(c->parts[turn.stage], turn.run);
     return ahead_at(piece.of, c->stages[turn.stage].n_in, piece.first, piece.n);
 }
@@ -235,10 +235,9 @@ static inline strips_ahead ahead_of(const chain *c, chain_turn turn) {
 /* Does what a turn of a norm says, and takes the next one. */
 static ONCE chain_turn end_norm(const chain *c, chain_turn turn) {
     const stage *s = c->stages + turn.stage;
-    const part *p = c->parts[turn.stage];
     for (uint r = turn.run.first; r < turn.run.first + turn.run.n; r++)
-        norm_row(s->x + r * s->x_stride, s->norm, s->n_in, s->eps, s->norm_kind, s->accumulate,
-                 p->y + r * p->y_stride);
+        norm_row(s->addend + r * s->addend_stride, s->norm, s->n_in, s->eps, s->norm_kind,
+                 s->accumulate ? s->x + r * s->x_stride : 0, s->sum + r * s->sum_stride);
     return take_turn(c, turn.stage);
 }
 
@@ -264,23 +263,19 @@ typedef struct chain_numbers {
 #if LONG
 #define MORE_STAGES    STAGE_MEMORY(4) STAGE_MEMORY(5) STAGE_MEMORY(6) STAGE_MEMORY(7)
 #define MORE_STAGES_OF , STAGE_OF(4), STAGE_OF(5), STAGE_OF(6), STAGE_OF(7)
-#define MORE_PARTS     PART_MEMORY(7) PART_MEMORY(8) PART_MEMORY(9) PART_MEMORY(10)
-#define MORE_PARTS_OF  , PART_OF(7), PART_OF(8), PART_OF(9), PART_OF(10)
 #else
 #define MORE_STAGES
 #define MORE_STAGES_OF
-#define MORE_PARTS
-#define MORE_PARTS_OF
 #endif
 
 /* n_items: strips of the stage that has the most. */
 __kernel ONE_ITEM void linear_chain(
     STAGE_MEMORY(0) STAGE_MEMORY(1) STAGE_MEMORY(2) STAGE_MEMORY(3) MORE_STAGES PART_MEMORY(0)
     PART_MEMORY(1) PART_MEMORY(2) PART_MEMORY(3) PART_MEMORY(4) PART_MEMORY(5) PART_MEMORY(6)
-    MORE_PARTS MEMORY(int, queue) const chain_numbers arg) {
+    MEMORY(int, queue) const chain_numbers arg) {
     OPEN(int, queue);
     const part parts[PARTS] = {PART_OF(0), PART_OF(1), PART_OF(2), PART_OF(3),
-                               PART_OF(4), PART_OF(5), PART_OF(6) MORE_PARTS_OF};
+                               PART_OF(4), PART_OF(5), PART_OF(6)};
     chain c = {.stages = {STAGE_OF(0), STAGE_OF(1), STAGE_OF(2), STAGE_OF(3) MORE_STAGES_OF},
                .n_stages = arg.n_stages,
                .n_rows = arg.n_rows,
@@ -299,11 +294,11 @@ __kernel ONE_ITEM void linear_chain(
             begun = at;
             if (at) wait_until(ENDED(&c, at - 1), (int)c.strips[at - 1]);
             here.first = s->n_in;
-            for (uint r = 0; r < ROWS && s->norm && !s->norm_alone; r++)
+            for (uint r = 0; r < ROWS && s->norm && s->parts; r++)
                 here.norms[r] = row_norm_of(s->x + min(r, c.n_rows - 1) * s->x_stride, s->n_in,
                                             s->eps, s->norm_kind);
         }
-        next = s->norm_alone ? end_norm(&c, turn) : end_turn(&c, turn, &here);
+        next = s->parts ? end_turn(&c, turn, &here) : end_norm(&c, turn);
         ended += turn.run.n;
         if (next.run.n && next.stage == at) continue;
         if (at + 1 < c.n_stages) add_to(ENDED(&c, at), (int)ended);

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_parts: up to three matrices with one input, normalised or not, gated or not.
+/* linear_parts: up to three matrices with one input, normalised or not, gated or not, to which an
+ * addend is added first where the program ADDS.
  * contract: host/ops/; meaning: host/compose.c.
  * Work split: a work-group forms the norms of all rows once, then owns outputs j of any part in
- * turn, of both parts under a gate; its work-items take chunks of 8 inputs in turn. The parts'
- * types are TYPE_A, TYPE_B and TYPE_C, which may be equal. */
+ * turn, of both parts under a gate; its work-items take chunks of 8 inputs in turn. Every work-group
+ * adds the addend as it reads, and writes a share of the channels of the sum. The parts' types are
+ * TYPE_A, TYPE_B and TYPE_C, which may be equal. */
 #ifndef TYPE_A
 #define TYPE_A 0 /* tamis_weight_type */
 #define TYPE_B 7
 #define TYPE_C 0
+#define ADDS 1
 #endif
 #ifndef ROWS
 #define ROWS 1 /* rows of a launch, at most */
@@ -65,33 +68,83 @@ static inline float part1(const part *p, uint j, uint n_in, uint i) {
 /* The functions give a work-item's share, and the kernel itself adds up. Where they added up, PoCL
  * 3.1 let threads share the scratch, and sums of one work-group got into another's. */
 
-/* The sum of n elements of x. */
-static inline float sum_of(__global const float *x, uint n) {
+/* Rows, of which those beyond the last repeat it. */
+typedef struct rows_of {
+    __global const float *at;
+    ulong stride;
+    uint n_rows;
+#if ADDS
+    __global const float *addend; /* what is normalised and added; may be NULL */
+    ulong addend_stride;
+    __global const float *addend_w;
+    const float *means, *scales;
+#endif
+} rows_of;
+
+/* Inputs c * 8 to c * 8 + 7 of a row, and input i. With an explicit fma, so that a sum has the same bits
+ * wherever it is formed. */
+static inline float8 input8(const rows_of *rows, uint r, uint c) {
+    const float8 x = vload8(c, rows->at + min(r, rows->n_rows - 1) * rows->stride);
+#if ADDS
+    if (rows->addend) {
+        const float8 a = vload8(c, rows->addend + min(r, rows->n_rows - 1) * rows->addend_stride);
+        return fma((a - rows->means[r]) * rows->scales[r], vload8(c, rows->addend_w), x);
+    }
+#endif
+    return x;
+}
+static inline float input1(const rows_of *rows, uint r, uint i) {
+    const float x = rows->at[min(r, rows->n_rows - 1) * rows->stride + i];
+#if ADDS
+    if (rows->addend) {
+        const float a = rows->addend[min(r, rows->n_rows - 1) * rows->addend_stride + i];
+        return fma((a - rows->means[r]) * rows->scales[r], rows->addend_w[i], x);
+    }
+#endif
+    return x;
+}
+
+/* The sum of the n inputs of a row. */
+static inline float sum_of(const rows_of *rows, uint r, uint n) {
     const uint wi = (uint)get_local_id(0);
     float8 sums = 0.0f;
     float rest = 0.0f;
-    for (uint c = wi; c < n / 8; c += WG_SIZE) sums += vload8(c, x);
-    for (uint i = n / 8 * 8 + wi; i < n; i += WG_SIZE) rest += x[i];
+    for (uint c = wi; c < n / 8; c += WG_SIZE) sums += input8(rows, r, c);
+    for (uint i = n / 8 * 8 + wi; i < n; i += WG_SIZE) rest += input1(rows, r, i);
     return sum8(sums) + rest;
 }
 
-/* The squares of n elements of x less their mean. */
-static inline float squares_of(__global const float *x, float mean, uint n) {
+/* The squares of the n inputs of a row less their mean. */
+static inline float squares_of(const rows_of *rows, uint r, float mean, uint n) {
     const uint wi = (uint)get_local_id(0);
     float8 squares = 0.0f;
     float rest = 0.0f;
     for (uint c = wi; c < n / 8; c += WG_SIZE) {
-        const float8 a = vload8(c, x) - mean;
+        const float8 a = input8(rows, r, c) - mean;
         squares = fma(a, a, squares);
     }
-    for (uint i = n / 8 * 8 + wi; i < n; i += WG_SIZE)
-        rest = fma(x[i] - mean, x[i] - mean, rest);
+    for (uint i = n / 8 * 8 + wi; i < n; i += WG_SIZE) {
+        const float a = input1(rows, r, i) - mean;
+        rest = fma(a, a, rest);
+    }
     return sum8(squares) + rest;
 }
 
-/* The products of output j of all rows; rows beyond n_rows repeat the last. */
-static inline void multiply(const part *p, uint j, const stage *s, const float *means,
-                            const float *scales, uint n_rows, float *out) {
+/* What a norm of this kind subtracts from row r and multiplies it by before the weights, in means[r] and
+ * scales[r]: 0 and 1 without one. */
+#define NORM_OF(rows, r, normed, kind, n, eps, means, scales)                                      \
+    do {                                                                                           \
+        const uint scaled = (normed) && (kind) != NORM_NONE;                                       \
+        const float sums = scaled && (kind) == NORM_LAYER ? sum_of(rows, r, n) : 0.0f;             \
+        means[r] = group_sum(sums, scratch) / (n);                                                 \
+        const float squares = scaled ? squares_of(rows, r, means[r], n) : 0.0f;                    \
+        const float mean_square = group_sum(squares, scratch) / (n);                               \
+        scales[r] = scaled ? 1.0f / sqrt(mean_square + (eps)) : 1.0f;                              \
+    } while (0)
+
+/* The products of output j of all rows. */
+static inline void multiply(const part *p, uint j, const stage *s, const rows_of *rows,
+                            const float *means, const float *scales, float *out) {
     const uint wi = (uint)get_local_id(0), n_in = s->n_in, chunks = n_in / 8;
     float8 sum[ROWS];
     for (uint r = 0; r < ROWS; r++) {
@@ -102,17 +155,12 @@ static inline void multiply(const part *p, uint j, const stage *s, const float *
         const float8 a = part8(p, j, n_in, c * 8);
         const float8 of_norm = s->norm ? vload8(c, s->norm) : (float8)(1.0f);
         for (uint r = 0; r < ROWS; r++)
-            sum[r] = fma(
-                a,
-                (vload8(c, s->x + min(r, n_rows - 1) * s->x_stride) - means[r]) * scales[r] * of_norm,
-                sum[r]);
+            sum[r] = fma(a, (input8(rows, r, c) - means[r]) * scales[r] * of_norm, sum[r]);
     }
     for (uint i = chunks * 8 + wi; i < n_in; i += WG_SIZE) {
         const float a = part1(p, j, n_in, i), of_norm = s->norm ? s->norm[i] : 1.0f;
         for (uint r = 0; r < ROWS; r++)
-            out[r] =
-                fma(a, (s->x[min(r, n_rows - 1) * s->x_stride + i] - means[r]) * scales[r] * of_norm,
-                    out[r]);
+            out[r] = fma(a, (input1(rows, r, i) - means[r]) * scales[r] * of_norm, out[r]);
     }
     for (uint r = 0; r < ROWS; r++)
         out[r] += sum8(sum[r]);
@@ -120,10 +168,13 @@ static inline void multiply(const part *p, uint j, const stage *s, const float *
 
 typedef struct parts_numbers {
     CHAIN_NUMBERS;
+    ulong addend_w_at;
+    uint addend_kind;
 } parts_numbers;
 
 __kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART_MEMORY(1)
-                                                 PART_MEMORY(2) const parts_numbers arg) {
+                                                 PART_MEMORY(2) MEMORY(const float, addend_w)
+                                                     const parts_numbers arg) {
     __local float scratch[WG_SIZE];
     const uint n_rows = arg.n_rows;
     const stage s = STAGE(arg.stages[0], 0);
@@ -132,18 +183,26 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART
     const uint two = first.n_out + second.n_out; /* outputs of two parts */
     const uint items = s.gated ? first.n_out : two + third.n_out;
     const uint paired = s.gated && s.parts == 2;
-    const uint normed = s.norm && s.norm_kind != NORM_NONE;
     float means[ROWS], scales[ROWS];
     if (n_rows == 0) return;
-    /* 1. what normalises each row */
-    for (uint r = 0; r < ROWS; r++) {
-        __global const float *x = s.x + min(r, n_rows - 1) * s.x_stride;
-        const uint centred = normed && s.norm_kind == NORM_LAYER;
-        means[r] = group_sum(centred ? sum_of(x, s.n_in) : 0.0f, scratch) / s.n_in;
-        const float squares = normed ? squares_of(x, means[r], s.n_in) : 0.0f;
-        const float mean_square = group_sum(squares, scratch) / s.n_in;
-        scales[r] = normed ? 1.0f / sqrt(mean_square + s.eps) : 1.0f;
-    }
+#if ADDS
+    /* 1. the addend, and this work-group's share of the sum */
+    float addend_means[ROWS], addend_scales[ROWS];
+    const rows_of addend = {.at = s.addend, .stride = s.addend_stride, .n_rows = n_rows};
+    for (uint r = 0; r < ROWS; r++)
+        NORM_OF(&addend, r, true, arg.addend_kind, s.n_in, s.eps, addend_means, addend_scales);
+    OPEN(const float, addend_w);
+    const rows_of rows = {s.x, s.x_stride, n_rows, s.addend, s.addend_stride,
+                          addend_w, addend_means, addend_scales};
+    for (uint i = (uint)get_global_id(0); i < s.n_in; i += (uint)get_global_size(0))
+        for (uint r = 0; r < min(n_rows, (uint)ROWS); r++)
+            s.sum[r * s.sum_stride + i] = input1(&rows, r, i);
+#else
+    const rows_of rows = {s.x, s.x_stride, n_rows};
+#endif
+    /* 2. what normalises each row */
+    for (uint r = 0; r < ROWS; r++)
+        NORM_OF(&rows, r, s.norm, s.norm_kind, s.n_in, s.eps, means, scales);
     for (uint item = (uint)get_group_id(0); item < items; item += (uint)get_num_groups(0)) {
         part p = first;
         uint j = item;
@@ -155,14 +214,14 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART
             p = second;
             j = item - first.n_out;
         }
-        /* 2. products */
-        multiply(&p, j, &s, means, scales, n_rows, z);
-        if (paired) multiply(&second, j, &s, means, scales, n_rows, up);
+        /* 3. products */
+        multiply(&p, j, &s, &rows, means, scales, z);
+        if (paired) multiply(&second, j, &s, &rows, means, scales, up);
         for (uint r = 0; r < ROWS; r++) {
             z[r] = group_sum(z[r], scratch);
             up[r] = paired ? group_sum(up[r], scratch) : 1.0f;
         }
-        /* 3. what is added, and the gate */
+        /* 4. what is added, and the gate */
         if (get_local_id(0) == 0) {
             const float add_up = paired && second.bias ? second.bias[j] : 0.0f;
             for (uint r = 0; r < min(n_rows, (uint)ROWS); r++) {

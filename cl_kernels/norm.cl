@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm: y = c / sqrt(mean(c²) + eps) · w (+ y), c = x or x - mean(x); or y = x · w (+ y).
+/* norm: y = c / sqrt(mean(c²) + eps) · w (+ to), c = x or x - mean(x); or y = x · w (+ to).
  * contract: host/ops/; meaning: host/reference/norm.c.
  * Work split: a work-group owns a row; its work-items take chunks of 16 channels in turn. */
 #include "common.clh"
@@ -10,14 +10,14 @@
 /* KIND and ACCUMULATE are the program's: where the kernel was told them, PoCL 3.1 ran the last loops for
  * work-items that have no part in them. */
 
-__kernel GROUP_OF(WG_SIZE) void norm_rows(MATRIX_PARAMS(x), MATRIX_PARAMS(y),
+__kernel GROUP_OF(WG_SIZE) void norm_rows(MATRIX_PARAMS(x), MATRIX_PARAMS(y), MATRIX_PARAMS(to),
                                           REF_PARAMS(const float, w), uint n_rows, uint dim,
                                           float eps) {
     __local float scratch[WG_SIZE];
     const uint wi = (uint)get_local_id(0), row = (uint)get_group_id(0), chunks = dim / 16;
     if (row >= n_rows) return;
     __global const float *from = x + x_offset + row * x_stride;
-    __global float *to = y + y_offset + row * y_stride;
+    __global float *out = y + y_offset + row * y_stride;
     float mean = 0.0f, scale = 1.0f;
     w += w_offset;
     /* 1. mean */
@@ -44,15 +44,15 @@ __kernel GROUP_OF(WG_SIZE) void norm_rows(MATRIX_PARAMS(x), MATRIX_PARAMS(y),
     for (uint c = wi; c < chunks; c += WG_SIZE) {
         float16 z = (vload16(c, from) - mean) * scale * vload16(c, w);
 #if ACCUMULATE
-        z += vload16(c, to);
+        z += vload16(c, to + to_offset + row * to_stride);
 #endif
-        vstore16(z, c, to);
+        vstore16(z, c, out);
     }
     for (uint i = chunks * 16 + wi; i < dim; i += WG_SIZE) {
         float z = (from[i] - mean) * scale * w[i];
 #if ACCUMULATE
-        z += to[i];
+        z += to[to_offset + row * to_stride + i];
 #endif
-        to[i] = z;
+        out[i] = z;
     }
 }

@@ -517,14 +517,20 @@ typedef struct cu_linear_part {
     uint32_t n_out, type;
 } cu_linear_part;
 
-/* Parts that are absent have no outputs. */
+/* Parts that are absent have no outputs. The addend may be absent, and with it sum and addend_w. If
+ * there are parts behind it, blocks hold the rows of the sum, CU_LINEAR_HELD(n_in) floats each, in
+ * shared memory: CU_LINEAR_MOST_HELD together. */
+#define CU_LINEAR_HELD(n_in) (((n_in) + 7u) / 8u * 8u)
+#define CU_LINEAR_MOST_HELD  12288u
 typedef struct cu_linear_parts_args {
-    cu_matrix x;
+    cu_matrix x, addend, sum;
+    CU_PTR(const float) addend_w;
     CU_PTR(const float) norm;
     cu_linear_part parts[CU_LINEAR_PARTS];
     uint32_t n_rows, n_in, gated, accumulate;
     float eps;
-    uint32_t n_parts, norm_kind, activation; /* as tamis_norm_kind, tamis_activation */
+    uint32_t n_parts;
+    uint32_t norm_kind, addend_kind, activation, unused; /* as tamis_norm_kind, tamis_activation */
 } cu_linear_parts_args;
 
 /* Each block of the grid's y takes `range` inputs. If there are several, their partial sums are in
@@ -543,12 +549,11 @@ typedef struct cu_widen_args {
 } cu_widen_args;
 
 typedef struct cu_norm_args {
-    cu_matrix x, y;
+    cu_matrix x, y, to; /* to: where it is added */
     CU_PTR(const float) w;
     uint32_t n_rows, dim;
     float eps;
     uint32_t kind; /* as tamis_norm_kind */
-    uint32_t accumulate, unused;
 } cu_norm_args;
 
 #define CU_NORM_LAYER 1u

@@ -27,9 +27,9 @@ template <typename T, uint32_t ROWS> DEVICE void linear_rows(const cu_linear_arg
                        (a.n_rows == 1 || a.x.stride % 4 == 0);
     const few_inputs in = {a.x, a.n_rows, a.n_in};
     if (whole)
-        multiply<true, T, ROWS>(in, as_they_are(), a.w, a.n_out, first, sum);
+        multiply<true, T, ROWS>(in, a.w, a.n_out, first, sum);
     else
-        multiply<false, T, ROWS>(in, as_they_are(), a.w, a.n_out, first, sum);
+        multiply<false, T, ROWS>(in, a.w, a.n_out, first, sum);
     const float part = warp_sums(sum);
     if (lane_id() % (WARP / N) == 0) shared.of[warp_id()][lane_id() / (WARP / N)] = part;
     block_sync();

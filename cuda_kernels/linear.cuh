@@ -27,38 +27,23 @@ DEVICE void load_chunk(const typename weights<T>::unit *row, uint64_t first, uin
     }
 }
 
-/* The rows of a launch. */
+/* The rows of a launch, 8 inputs at a time; those beyond the last repeat it. linear_parts has another
+ * struct with the same functions: begin is called once for the inputs from `at` on, load for each row. */
 struct few_inputs {
     cu_matrix x;
     uint32_t n_rows, n_in;
-};
-
-/* What becomes of the inputs of a row, 8 at a time: nothing, or a norm. */
-struct as_they_are {
-    template <bool WHOLE> DEVICE void begin(uint64_t, uint32_t) {}
-    DEVICE void apply(uint32_t, float (&)[CHUNK]) const {}
-};
-template <uint32_t ROWS> struct normalised {
-    const float *w; /* NULL: as they are */
-    const float (&mean)[ROWS], (&scale)[ROWS];
-    float of_chunk[CHUNK];
-    template <bool WHOLE> DEVICE void begin(uint64_t first, uint32_t n_in) {
-        if (w) load_chunk<WHOLE, float>(w, first, n_in, of_chunk);
-    }
-    DEVICE void apply(uint32_t row, float (&x)[CHUNK]) const {
-        if (!w) return;
-#pragma unroll
-        for (uint32_t i = 0; i < CHUNK; i++)
-            x[i] = (x[i] - mean[row]) * scale[row] * of_chunk[i];
+    template <bool WHOLE> DEVICE void begin(uint64_t) {}
+    template <bool WHOLE> DEVICE void load(uint32_t row, uint64_t at, float (&to)[CHUNK]) const {
+        load_chunk<WHOLE, float>((const float *)x.at + min(row, n_rows - 1) * x.stride, at, n_in, to);
     }
 };
 
 /* Steps 1 and 2 for a thread: its share of the products of outputs from `first` on, in
- * sum[r * RUN + o]. Rows and outputs beyond the last repeat it. WHOLE: all rows are aligned and of
- * whole chunks; the order of the sums is the same. */
-template <bool WHOLE, typename T, uint32_t ROWS, typename NORM>
-DEVICE void multiply(const few_inputs &in, NORM norm, const void *all, uint32_t n_out,
-                     uint32_t first, float (&sum)[ROWS * CU_LINEAR_RUN]) {
+ * sum[r * RUN + o]. Outputs beyond the last repeat it. WHOLE: all rows are aligned and of whole chunks;
+ * the order of the sums is the same. */
+template <bool WHOLE, typename T, uint32_t ROWS, typename INPUTS>
+DEVICE void multiply(INPUTS in, const void *all, uint32_t n_out, uint32_t first,
+                     float (&sum)[ROWS * CU_LINEAR_RUN]) {
     const uint32_t chunks = in.n_in / CHUNK + (in.n_in % CHUNK != 0);
     const typename weights<T>::unit *w[CU_LINEAR_RUN];
 #pragma unroll
@@ -71,13 +56,11 @@ DEVICE void multiply(const few_inputs &in, NORM norm, const void *all, uint32_t 
 #pragma unroll
         for (uint32_t o = 0; o < CU_LINEAR_RUN; o++)
             load_chunk<WHOLE, T>(w[o], at, in.n_in, wide[o]);
-        norm.template begin<WHOLE>(at, in.n_in);
+        in.template begin<WHOLE>(at);
 #pragma unroll
         for (uint32_t r = 0; r < ROWS; r++) {
             float x[CHUNK];
-            load_chunk<WHOLE, float>((const float *)in.x.at + min(r, in.n_rows - 1) * in.x.stride,
-                                     at, in.n_in, x);
-            norm.apply(r, x);
+            in.template load<WHOLE>(r, at, x);
 #pragma unroll
             for (uint32_t o = 0; o < CU_LINEAR_RUN; o++)
 #pragma unroll

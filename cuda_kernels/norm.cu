@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm: y = c / sqrt(mean(c²) + eps) · w (+ y), c = x or x - mean(x); or y = x · w (+ y).
+/* norm: y = c / sqrt(mean(c²) + eps) · w (+ to), c = x or x - mean(x); or y = x · w (+ to).
  * contract: host/ops/; meaning: host/reference/norm.c.
  * Work split: a block owns a row; its threads take channels in turn, one by one, so that the order
  * of the sum is the same wherever a row begins. */
@@ -28,6 +28,7 @@ KERNEL(norm_rows, THREADS, cu_norm_args) {
     const uint32_t row = blockIdx.x;
     if (row >= a.n_rows) return;
     const float *from = a.x.at + row * a.x.stride;
+    const float *added = a.to.at ? a.to.at + row * a.to.stride : nullptr;
     float *to = a.y.at + row * a.y.stride;
     float x[AT_ONCE], w[AT_ONCE], sums = 0.0f, squares = 0.0f, mean = 0.0f;
     /* 1. mean, 2. mean square */
@@ -53,7 +54,7 @@ KERNEL(norm_rows, THREADS, cu_norm_args) {
         for (uint32_t j = 0; j < AT_ONCE; j++)
             if (i + j * THREADS < a.dim) {
                 const float y = (x[j] - mean) * scale * w[j];
-                to[i + j * THREADS] = a.accumulate ? to[i + j * THREADS] + y : y;
+                to[i + j * THREADS] = added ? added[i + j * THREADS] + y : y;
             }
     }
 }

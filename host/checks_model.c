@@ -74,6 +74,17 @@ static tamis_status check_kinds(tms_device *dev, const char *op, tamis_norm_kind
     return TAMIS_OK;
 }
 
+static tamis_status check_addend(tms_device *dev, const tms_linear_parts *p) {
+    tamis_status status = check_kinds(dev, "linear_parts", p->addend_kind, TAMIS_SILU);
+    if (status == TAMIS_OK)
+        status = tms_check_matrix(dev, "linear_parts", "addend", &p->addend, p->n_rows, p->n_in);
+    if (status == TAMIS_OK)
+        status = tms_check_matrix(dev, "linear_parts", "sum", &p->sum, p->n_rows, p->n_in);
+    return status == TAMIS_OK && p->n_rows
+               ? tms_check_there(dev, "linear_parts", "addend_w", p->addend_w)
+               : status;
+}
+
 tamis_status tms_check_linear_parts(tms_device *dev, const tms_linear_parts *p) {
     if (p->n_rows > TMS_FEW_ROWS)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: %u rows: at most %d",
@@ -84,13 +95,11 @@ tamis_status tms_check_linear_parts(tms_device *dev, const tms_linear_parts *p) 
                                p->n_parts, p->gated ? ", gated" : "", TMS_MOST_PARTS);
     if (p->gated && p->accumulate)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: gated, and accumulates");
-    if (p->norm_alone)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "linear_parts: a norm alone, which only linear_chain has");
     if (p->n_in == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: 0 inputs");
     tamis_status status = check_kinds(dev, "linear_parts", p->norm_kind, p->activation);
     if (status == TAMIS_OK)
         status = tms_check_matrix(dev, "linear_parts", "x", &p->x, p->n_rows, p->n_in);
+    if (status == TAMIS_OK && p->adds) status = check_addend(dev, p);
     for (uint32_t i = 0; i < p->n_parts && status == TAMIS_OK; i++)
         status = check_part(dev, p, i);
     return status;
@@ -108,6 +117,8 @@ tamis_status tms_check_norm(tms_device *dev, const tms_norm *p) {
     if (status == TAMIS_OK) status = check_kinds(dev, "norm", p->kind, TAMIS_SILU);
     if (status == TAMIS_OK) status = tms_check_matrix(dev, "norm", "x", &p->x, p->n_rows, p->dim);
     if (status == TAMIS_OK) status = tms_check_matrix(dev, "norm", "y", &p->y, p->n_rows, p->dim);
+    if (status == TAMIS_OK && p->accumulate)
+        status = tms_check_matrix(dev, "norm", "to", &p->to, p->n_rows, p->dim);
     return status == TAMIS_OK && p->n_rows ? tms_check_there(dev, "norm", "w", p->w) : status;
 }
 
@@ -119,17 +130,13 @@ static void name_stage(tms_device *dev, uint32_t stage) {
              reason);
 }
 
-/* Checks a stage that is a norm. */
+/* Checks a stage without parts. */
 static tamis_status check_norm_alone(tms_device *dev, const tms_linear_parts *p) {
     const tms_norm norm = tms_norm_of(p);
-    const tms_linear_part *part = &p->parts[0];
-    if (p->n_rows > TMS_FEW_ROWS || p->n_parts != 1 || p->gated || part->n_out != p->n_in ||
-        part->w.ref.mem || part->bias.mem)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "a norm alone of %u rows and %u parts, %u outputs of %u inputs%s%s",
-                               p->n_rows, p->n_parts, part->n_out, p->n_in,
-                               p->gated ? ", gated" : "",
-                               part->w.ref.mem || part->bias.mem ? ", with weights or a bias" : "");
+    if (p->n_rows > TMS_FEW_ROWS || !p->adds || p->gated)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "a norm alone of %u rows: at most %d%s%s",
+                               p->n_rows, TMS_FEW_ROWS, p->adds ? "" : ", without an addend",
+                               p->gated ? ", gated" : "");
     return tms_check_norm(dev, &norm);
 }
 
@@ -145,7 +152,7 @@ tamis_status tms_check_linear_chain(tms_device *dev, const tms_linear_chain *p) 
                                    p->stages[i].n_rows, i, p->stages[0].n_rows);
         const tms_linear_parts *stage = &p->stages[i];
         status =
-            stage->norm_alone ? check_norm_alone(dev, stage) : tms_check_linear_parts(dev, stage);
+            stage->n_parts == 0 ? check_norm_alone(dev, stage) : tms_check_linear_parts(dev, stage);
         if (status != TAMIS_OK) name_stage(dev, i);
     }
     return status;

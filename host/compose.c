@@ -63,7 +63,13 @@ static tamis_status gate(tms_device *dev, const tms_linear_parts *p, tms_matrix 
     return dev->backend->activate(dev, &activate);
 }
 
-tamis_status tms_compose_linear_parts(tms_device *dev, const tms_linear_parts *p) {
+static tamis_status run_norm(tms_device *dev, const tms_linear_parts *p) {
+    const tms_norm norm = tms_norm_of(p);
+    return dev->backend->norm(dev, &norm);
+}
+
+/* linear_parts without an addend. */
+static tamis_status compose_parts(tms_device *dev, const tms_linear_parts *p) {
     tms_matrix z = p->x, normed, up;
     const bool norms = p->norm_w.mem || p->n_rows == 0;
     tamis_status status =
@@ -86,6 +92,13 @@ tamis_status tms_compose_linear_parts(tms_device *dev, const tms_linear_parts *p
     return status == TAMIS_OK && p->gated ? gate(dev, p, up) : status;
 }
 
+tamis_status tms_compose_linear_parts(tms_device *dev, const tms_linear_parts *p) {
+    if (!p->adds) return compose_parts(dev, p);
+    const tms_linear_parts of_sum = tms_linear_of_sum(p);
+    const tamis_status status = run_norm(dev, p);
+    return status == TAMIS_OK ? compose_parts(dev, &of_sum) : status;
+}
+
 /* ---- linear_chain ---------------------------------------------------------------------------- */
 
 /* Whether the stage is a linear, which is then *out. */
@@ -99,12 +112,7 @@ static bool is_linear(const tms_linear_parts *p, tms_linear *out) {
                         .n_out = p->parts[0].n_out,
                         .accumulate = p->accumulate,
                         .build_rows = p->build_rows};
-    return p->n_parts == 1 && !p->norm_w.mem && !p->gated;
-}
-
-static tamis_status run_norm(tms_device *dev, const tms_linear_parts *stage) {
-    const tms_norm norm = tms_norm_of(stage);
-    return dev->backend->norm(dev, &norm);
+    return p->n_parts == 1 && !p->norm_w.mem && !p->gated && !p->adds;
 }
 
 tamis_status tms_compose_linear_chain(tms_device *dev, const tms_linear_chain *p) {
@@ -112,7 +120,7 @@ tamis_status tms_compose_linear_chain(tms_device *dev, const tms_linear_chain *p
     tms_linear linear;
     for (uint32_t i = 0; i < p->n_stages && status == TAMIS_OK; i++) {
         const tms_linear_parts *stage = &p->stages[i];
-        if (stage->norm_alone)
+        if (stage->n_parts == 0)
             status = run_norm(dev, stage);
         else if (is_linear(stage, &linear))
             status = dev->backend->linear(dev, &linear);

@@ -8,7 +8,7 @@ tamis_status tms_cu_norm(tms_device *dev, const tms_norm *p) {
     tamis_status status = tms_cu_base_only(dev, "norm");
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "norm", "norm_rows");
-    const cu_norm_args args = {
+    cu_norm_args args = {
         .x = tms_cu_matrix(&l, "x", &p->x, p->n_rows, p->dim),
         .y = tms_cu_matrix(&l, "y", &p->y, p->n_rows, p->dim),
         .w = tms_cu_ref(&l, "w", p->w, sizeof(float), p->n_rows ? p->dim : 0),
@@ -16,7 +16,7 @@ tamis_status tms_cu_norm(tms_device *dev, const tms_norm *p) {
         .dim = p->dim,
         .eps = p->eps,
         .kind = p->kind,
-        .accumulate = p->accumulate,
     };
+    if (p->accumulate) args.to = tms_cu_matrix(&l, "to", &p->to, p->n_rows, p->dim);
     return tms_cu_run(&l, (tms_cu_grid){.x = p->n_rows, .threads = THREADS}, &args);
 }

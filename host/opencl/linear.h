@@ -34,7 +34,10 @@ void tms_cl_stages(tms_cl_launch *l, const tms_linear_parts *stages, uint32_t n,
 /* Runs of so many outputs; with a gate both parts are in one. */
 uint64_t tms_cl_stage_items(const tms_linear_parts *p, uint32_t run);
 
-/* The CPU form of a chain of n stages, and of one. */
+/* Stages whose addend the norm in front of them adds, with that norm as a stage of its own; `to` has room
+ * for 2 * n. Answers how many there are. */
+uint32_t tms_cl_split_stages(const tms_linear_parts *stages, uint32_t n, tms_linear_parts *to);
+/* The CPU form of a chain of n stages, of which those with parts have no addend, and of one. */
 tamis_status tms_cl_run_stages(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
                                const tms_cl_kinds *kinds);
 tamis_status tms_cl_run_stage(tms_device *dev, const tms_linear_parts *p);

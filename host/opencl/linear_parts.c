@@ -11,9 +11,11 @@ static tamis_status run_base(tms_device *dev, const tms_linear_parts *p, uint32_
     tms_cl_kinds kinds;
     (void)tms_cl_kinds_of(p, 1, &kinds); /* as many as parts */
     tms_cl_launch l = tms_cl_begin(dev, "linear_parts.cl", "linear_parts",
-                                   "-DTYPE_A=%u -DTYPE_B=%u -DTYPE_C=%u -DROWS=%u", kinds.of[0],
-                                   kinds.of[1], kinds.of[2], rows);
+                                   "-DTYPE_A=%u -DTYPE_B=%u -DTYPE_C=%u -DROWS=%u -DADDS=%d",
+                                   kinds.of[0], kinds.of[1], kinds.of[2], rows, p->adds);
     tms_cl_stages(&l, p, 1, 1, TMS_MOST_PARTS);
+    tms_cl_optional(&l, p->addend_w, sizeof(cl_float), p->adds && p->n_rows ? p->n_in : 0);
+    tms_cl_u32(&l, p->addend_kind);
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, tms_cl_stage_items(p, BASE_RUN), 1);
 }
 

@@ -23,7 +23,7 @@ bool tms_cl_kinds_of(const tms_linear_parts *stages, uint32_t n, tms_cl_kinds *o
     uint32_t found = 0;
     *out = (tms_cl_kinds){0};
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 0; k < stages[i].n_parts && !stages[i].norm_alone; k++)
+        for (uint32_t k = 0; k < stages[i].n_parts; k++)
             if (!add_kind(out, &found, tms_cl_kind(&stages[i].parts[k].w))) return false;
     while (found < TMS_CL_KINDS)
         out->of[found++] = out->of[0];
@@ -44,8 +44,7 @@ static const tms_linear_parts none;
 static void set_part(tms_cl_launch *l, const tms_linear_parts *p, uint32_t i) {
     const tms_linear_part *part = i < p->n_parts ? &p->parts[i] : &none.parts[0];
     const bool writes = p->n_rows && i < p->n_parts && !(p->gated && i > 0);
-    const bool reads = p->n_rows && !p->norm_alone;
-    const uint64_t bytes = reads ? tms_matrix_bytes(&part->w, part->n_out, p->n_in) : 0;
+    const uint64_t bytes = p->n_rows ? tms_matrix_bytes(&part->w, part->n_out, p->n_in) : 0;
     tms_cl_matrix(l, &part->y, writes ? p->n_rows : 0, part->n_out);
     tms_cl_ref(l, part->w.ref, 1, bytes);
     tms_cl_optional(l, part->bias, sizeof(cl_float), part->n_out);
@@ -54,16 +53,20 @@ static void set_part(tms_cl_launch *l, const tms_linear_parts *p, uint32_t i) {
 }
 
 static void set_stage(tms_cl_launch *l, const tms_linear_parts *p) {
-    tms_cl_matrix(l, &p->x, p->n_rows, p->n_in);
-    tms_cl_optional(l, p->norm_w, sizeof(cl_float), p->n_rows ? p->n_in : 0);
+    const uint32_t read = p->n_parts || p->accumulate ? p->n_rows : 0;
+    const uint32_t added = p->adds ? p->n_rows : 0;
+    tms_cl_matrix(l, &p->x, read, p->n_in);
+    tms_cl_matrix(l, &p->addend, added, p->n_in);
+    tms_cl_matrix(l, &p->sum, added, p->n_in);
+    tms_cl_optional(l, p->n_parts ? p->norm_w : p->addend_w, sizeof(cl_float),
+                    p->n_rows ? p->n_in : 0);
     tms_cl_f32(l, p->eps);
     tms_cl_u32(l, p->gated);
     tms_cl_u32(l, p->accumulate);
     tms_cl_u32(l, p->n_in);
     tms_cl_u32(l, p->n_parts);
-    tms_cl_u32(l, p->norm_kind);
+    tms_cl_u32(l, p->n_parts ? p->norm_kind : p->addend_kind);
     tms_cl_u32(l, p->activation);
-    tms_cl_u32(l, p->norm_alone);
 }
 
 void tms_cl_stages(tms_cl_launch *l, const tms_linear_parts *stages, uint32_t n,
@@ -83,6 +86,7 @@ void tms_cl_stages(tms_cl_launch *l, const tms_linear_parts *stages, uint32_t n,
 
 uint64_t tms_cl_stage_items(const tms_linear_parts *p, uint32_t run) {
     uint64_t n = 0;
+    if (p->n_parts == 0) return p->n_rows;
     for (uint32_t i = 0; i < (p->gated ? 1 : p->n_parts); i++)
         n += tms_divide_up(p->parts[i].n_out, run);
     return p->n_rows ? n : 0;
@@ -97,23 +101,18 @@ tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char
 
 /* Room of most chains. */
 #define SHORT_STAGES 4u
-#define SHORT_PARTS  7u
 
 static tamis_status run_rows(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
                              const tms_cl_kinds *kinds, uint32_t rows) {
     uint64_t items = 0;
-    uint32_t parts = 0;
-    for (uint32_t i = 0; i < n; i++)
-        parts += stages[i].n_parts;
-    const bool is_long = n > SHORT_STAGES || parts > SHORT_PARTS;
+    const bool is_long = n > SHORT_STAGES;
     tms_cl_launch l =
         tms_cl_begin_weights(dev, "linear_chain_cpu.cl", "linear_chain", kinds, rows, is_long);
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t of_stage = tms_cl_stage_items(&stages[i], STRIP);
         items = of_stage > items ? of_stage : items;
     }
-    tms_cl_stages(&l, stages, n, is_long ? TMS_MOST_STAGES : SHORT_STAGES,
-                  is_long ? TMS_CHAIN_PARTS : SHORT_PARTS);
+    tms_cl_stages(&l, stages, n, is_long ? TMS_MOST_STAGES : SHORT_STAGES, TMS_CHAIN_PARTS);
     return tms_cl_run_queue(&l, items);
 }
 
@@ -127,8 +126,29 @@ tamis_status tms_cl_run_stages(tms_device *dev, const tms_linear_parts *stages, 
     return status;
 }
 
+uint32_t tms_cl_split_stages(const tms_linear_parts *stages, uint32_t n, tms_linear_parts *to) {
+    uint32_t made = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const bool splits = stages[i].n_parts && stages[i].adds;
+        if (splits) {
+            to[made] = stages[i];
+            to[made].n_parts = 0;
+            to[made].gated = false;
+            to[made++].accumulate = true;
+        }
+        to[made++] = splits ? tms_linear_of_sum(&stages[i]) : stages[i];
+    }
+    return made;
+}
+
+/* Where cores do not wait for each other, the norm of an addend is a launch of its own. */
 tamis_status tms_cl_run_stage(tms_device *dev, const tms_linear_parts *p) {
     tms_cl_kinds kinds;
+    tms_linear_parts stages[2];
+    const uint32_t n = tms_cl_split_stages(p, 1, stages);
+    const uint32_t apart = tms_cl(dev)->waits ? 0 : n - 1;
+    const tms_norm norm = tms_norm_of(stages);
+    tamis_status status = apart ? tms_cl_norm(dev, &norm) : TAMIS_OK;
     (void)tms_cl_kinds_of(p, 1, &kinds); /* as many as parts */
-    return tms_cl_run_stages(dev, p, 1, &kinds);
+    return status == TAMIS_OK ? tms_cl_run_stages(dev, stages + apart, n - apart, &kinds) : status;
 }

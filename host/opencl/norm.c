@@ -12,6 +12,7 @@ tamis_status tms_cl_norm(tms_device *dev, const tms_norm *p) {
                            (int)p->kind, p->accumulate);
     tms_cl_matrix(&l, &p->x, p->n_rows, p->dim);
     tms_cl_matrix(&l, &p->y, p->n_rows, p->dim);
+    tms_cl_matrix(&l, &p->to, p->accumulate ? p->n_rows : 0, p->dim);
     tms_cl_ref(&l, p->w, sizeof(cl_float), p->n_rows ? p->dim : 0);
     tms_cl_u32(&l, p->n_rows);
     tms_cl_u32(&l, p->dim);

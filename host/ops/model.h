@@ -42,16 +42,21 @@ static inline bool tms_takes_rows(uint32_t n_rows, uint32_t build_rows, uint32_t
 
 /* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
  * at most TMS_FEW_ROWS rows. With z = x, or norm's y of x with norm_kind, norm_w and eps if norm_w is
- * there:
+ * there, and with adds x + norm's y of addend, with addend_kind, addend_w and eps, in the place of x:
  *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j] (+ y_p[r][j] if accumulate), as linear,
  *            each of its own weight type
  *   gated    one part gives y_0 = act(part 0), two of one n_out y_0 = act(part 0)·part 1, with act
  *            as in activate; y of part 1 is not used, and accumulate must not be set.
- *   norm_w f32 [n_in]. No y overlaps x or another y. Parts from n_parts on are not read.
- * Bytes: those of the parts' w. A row's bits do not depend on the number of rows.
- * Tolerance of a part: linear's with z in the place of x, and 2e-6 * sum_i |z_i|*|w_i| more with a
- * norm. Gated, with the tolerances t0 and t1 of parts of a and b, or b = 1 and t1 = 0: 1.13*t0*(|b| +
- * t1) + |act(a)|*t1 + activate's, since |act'| < 1.13. */
+ *   adds     sum = x + norm's y of addend. What a product adds to a residual stream is normalised and
+ *            added by who reads the stream next, and the stream goes on in sum.
+ *   norm_w, addend_w f32 [n_in]. No y overlaps x or another y; sum overlaps neither x, addend nor a y,
+ *   and no y addend. Parts from n_parts on are not read, nor addend, addend_w and sum without adds.
+ * Bytes: those of the parts' w. A row's bits, those of sum among them, do not depend on the number of
+ * rows.
+ * Tolerance of sum: norm's. Of a part: linear's with z in the place of x, 2e-6 * sum_i |z_i|*|w_i| more
+ * with a norm, and with adds what changes of sum within its tolerance change. Gated, with the tolerances
+ * t0 and t1 of parts of a and b, or b = 1 and t1 = 0: 1.13*t0*(|b| + t1) + |act(a)|*t1 + activate's,
+ * since |act'| < 1.13. */
 #define TMS_MOST_PARTS 3
 typedef struct tms_linear_part {
     tms_weight_matrix w;
@@ -65,33 +70,36 @@ typedef struct tms_linear_parts {
     tms_linear_part parts[TMS_MOST_PARTS];
     uint32_t n_parts, n_rows, n_in;
     float eps;
-    bool gated, accumulate, norm_alone;
-    tamis_norm_kind norm_kind;
+    bool gated, accumulate, adds;
+    tamis_norm_kind norm_kind, addend_kind;
     tamis_activation activation;
     uint32_t build_rows; /* as linear's */
+    tms_matrix addend, sum;
+    tms_ref addend_w;
 } tms_linear_parts;
 
 /* linear_chain: up to eight stages, one after another; all have the same n_rows. A stage is
- * linear_parts, or linear if it has one part and neither norm nor gate, or with norm_alone norm, to
- * which its only part, without w, gives y (tms_norm_of). It may read what stages before it wrote, and write what they read. One launch on
- * CPUs, if the stages have at most TMS_CHAIN_PARTS parts and three types of weights together, else one
- * for each; then those before one that fails have run.
+ * linear_parts, or linear if it has one part and neither norm, gate nor addend, or norm if it has no
+ * part: sum = norm's y of addend (+ x if accumulate) (tms_norm_of). It may read what stages before it
+ * wrote, and write what they read. One launch on CPUs, if there are at most TMS_MOST_STAGES stages, one
+ * with parts and an addend counted twice, TMS_CHAIN_PARTS parts and three types of weights, else one for
+ * each; then those before one that fails have run.
  * Bytes and tolerance: those of the stages. Bits: those of the ops one after another on the same
  * device. */
 #define TMS_MOST_STAGES 8
-#define TMS_CHAIN_PARTS 11 /* out; gate and up; down; q, k and v; four norms between */
+#define TMS_CHAIN_PARTS 7 /* out; gate and up; down; q, k and v */
 typedef struct tms_linear_chain {
     tms_linear_parts stages[TMS_MOST_STAGES];
     uint32_t n_stages;
 } tms_linear_chain;
 
-/* norm: y = c / sqrt(mean(c²) + eps) · w (+ y if accumulate); w f32 [dim]; y may be x. c is x, of kind
- * LAYER x - mean(x); of kind NONE y = x · w.
+/* norm: y = c / sqrt(mean(c²) + eps) · w (+ to if accumulate); w f32 [dim]; y may be x or to. c is x, of
+ * kind LAYER x - mean(x); of kind NONE y = x · w (+ to).
  * Tolerance: 2e-6 relative, with c = x - mean(x) 4e-6 * (|x| + |mean(x)|) for c more; accumulated, 2e-7
  * of the sum more. Where Σ c² is above fp32's range, y of finite x may be 0; where it is below it,
  * digits may be lost unless eps hides them. */
 typedef struct tms_norm {
-    tms_matrix x, y;
+    tms_matrix x, y, to; /* to: read if accumulate alone */
     tms_ref w;
     uint32_t n_rows, dim;
     float eps;
@@ -99,16 +107,24 @@ typedef struct tms_norm {
     bool accumulate;
 } tms_norm;
 
-/* The norm that a stage of linear_chain is. */
+/* The norm that a stage without parts is, or the one of the addend of another stage. */
 static inline tms_norm tms_norm_of(const tms_linear_parts *p) {
-    return (tms_norm){.x = p->x,
-                      .y = p->parts[0].y,
-                      .w = p->norm_w,
+    return (tms_norm){.x = p->addend,
+                      .y = p->sum,
+                      .to = p->x,
+                      .w = p->addend_w,
                       .n_rows = p->n_rows,
                       .dim = p->n_in,
                       .eps = p->eps,
-                      .kind = p->norm_kind,
-                      .accumulate = p->accumulate};
+                      .kind = p->addend_kind,
+                      .accumulate = p->accumulate || p->n_parts};
+}
+/* The stage behind that norm. */
+static inline tms_linear_parts tms_linear_of_sum(const tms_linear_parts *p) {
+    tms_linear_parts of = *p;
+    of.x = p->sum;
+    of.adds = false;
+    return of;
 }
 
 /* activate: y = act(gate)·up, or act(gate) if up is absent; act(z) = z / (1 + exp(-k)), SILU k = z,

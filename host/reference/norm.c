@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm: y_i = c_i / sqrt(mean(c²) + eps) · w_i (+ y_i), c = x or x - mean(x); or y_i = x_i · w_i (+ y_i).
- * Contract: host/ops/, norm. y may be x: means are computed before the row is written. Without
+/* norm: y_i = c_i / sqrt(mean(c²) + eps) · w_i (+ to_i), c = x or x - mean(x); or y_i = x_i · w_i
+ * (+ to_i). Contract: host/ops/, norm. y may be x or to: means are computed before the row is written. Without
  * rows nothing is written. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
@@ -35,16 +35,18 @@ tamis_status tms_reference_norm(tms_device *dev, const tms_norm *p) {
     tms_views views = tms_views_begin(dev);
     const float *x = tms_view_matrix(&views, "x", p->x, p->n_rows, p->dim);
     float *y = tms_view_matrix(&views, "y", p->y, p->n_rows, p->dim);
+    const float *to = tms_view_matrix(&views, "to", p->to, p->accumulate ? p->n_rows : 0, p->dim);
     const float *w = tms_view(&views, "w", p->w, p->n_rows ? (uint64_t)p->dim * 4 : 0);
     if (views.status != TAMIS_OK) return views.status;
     for (uint64_t r = 0; r < p->n_rows; r++) {
         /* 1. What the row is shifted and multiplied by. */
         const float *from = x + r * p->x.stride;
-        float *to = y + r * p->y.stride;
+        const float *added = p->accumulate ? to + r * p->to.stride : NULL;
+        float *out = y + r * p->y.stride;
         const shift_scale of = of_row(from, p);
         /* 2. Every element. */
         for (uint32_t i = 0; i < p->dim; i++)
-            to[i] = (float)((from[i] + of.shift) * of.scale * w[i] + (p->accumulate ? to[i] : 0));
+            out[i] = (float)((from[i] + of.shift) * of.scale * w[i] + (added ? added[i] : 0));
     }
     return TAMIS_OK;
 }

@@ -87,8 +87,9 @@ static tamis_status normalise(const tamis_runner *runner, const tms_weight *w, u
     return tamis_op_norm(runner->model->context, &params, error);
 }
 
-/* Matrices that read the residual stream, normalised where the model has a norm there, from row `first`
- * on. Only prompts put what is normalised into TMS_NORMED. */
+/* Matrices that read the residual stream, which is in TMS_X but where advance_few says otherwise,
+ * normalised where the model has a norm there, from row `first` on. Only prompts put what is normalised
+ * into TMS_NORMED. */
 typedef struct normed {
     const tms_weight *norm;
     uint32_t first, n_parts;
@@ -343,41 +344,78 @@ tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_r
 
 /* ---- The same in one launch ------------------------------------------------------------------ */
 
-_Static_assert(TAMIS_MOST_STAGES >= 8, "four norms between four products");
+/* What the residual stream is still to get is added by the stage that reads it next, which goes on in the
+ * other of TMS_X and TMS_NORMED: work-groups that read x and the addend do not wait for each other. */
+_Static_assert(TAMIS_MOST_STAGES >= 7, "four products; norms of an addend, of queries and of keys");
 typedef struct chain {
+    const tamis_runner *runner;
     tamis_linear_parts_params stages[TAMIS_MOST_STAGES];
-    uint32_t n;
+    uint32_t n, n_rows;
+    tms_activation stream;   /* where the residual stream is */
+    const row_norm *pending; /* what it is still to get, or NULL */
 } chain;
 
-static void add_product(chain *c, const tamis_runner *runner, const projection *p,
-                        uint32_t n_rows) {
-    c->stages[c->n++] = (tamis_linear_parts_params){.x = rows_of(runner, p->x),
-                                                    .parts = {part_of(runner, p)},
-                                                    .n_parts = 1,
-                                                    .n_rows = n_rows,
-                                                    .n_in = p->n_in,
-                                                    .accumulate = p->accumulate,
-                                                    .build_rows = runner->build_rows};
+static tamis_linear_parts_params *add_stage(chain *c, const tamis_linear_parts_params *stage) {
+    c->stages[c->n] = *stage;
+    return &c->stages[c->n++];
 }
 
-static void add_normed(chain *c, const tamis_runner *runner, const normed *p, uint32_t n_rows) {
-    c->stages[c->n++] = few_of(runner, p, n_rows);
+static void add_product(chain *c, const projection *p) {
+    add_stage(c, &(tamis_linear_parts_params){.x = rows_of(c->runner, p->x),
+                                              .parts = {part_of(c->runner, p)},
+                                              .n_parts = 1,
+                                              .n_rows = c->n_rows,
+                                              .n_in = p->n_in,
+                                              .accumulate = p->accumulate,
+                                              .build_rows = c->runner->build_rows});
 }
 
-static void add_norm(chain *c, const tamis_runner *runner, const row_norm *norm, uint32_t n_rows) {
-    if (!norm->w) return;
-    c->stages[c->n++] =
-        (tamis_linear_parts_params){.x = rows_of(runner, norm->x),
-                                    .norm_w = {.buffer = norm->w},
-                                    .parts = {{.y = rows_of(runner, norm->y), .n_out = norm->dim}},
-                                    .n_parts = 1,
-                                    .n_rows = n_rows,
-                                    .n_in = norm->dim,
-                                    .eps = runner->model->config.norm_eps,
-                                    .accumulate = norm->accumulate,
-                                    .build_rows = runner->build_rows,
-                                    .norm_kind = norm->kind,
-                                    .norm_alone = 1};
+static void set_addend(const chain *c, tamis_linear_parts_params *stage, const row_norm *norm,
+                       tms_activation sum) {
+    stage->adds = 1;
+    stage->addend = rows_of(c->runner, norm->x);
+    stage->addend_w.buffer = norm->w;
+    stage->addend_kind = norm->kind;
+    stage->sum = rows_of(c->runner, sum);
+}
+
+/* The addend that the stage is to add to the residual stream. */
+static void add_pending(chain *c, tamis_linear_parts_params *stage) {
+    stage->x = rows_of(c->runner, c->stream);
+    if (!c->pending) return;
+    c->stream = c->stream == TMS_X ? TMS_NORMED : TMS_X;
+    set_addend(c, stage, c->pending, c->stream);
+    c->pending = NULL;
+}
+
+static void add_normed(chain *c, const normed *p) {
+    const tamis_linear_parts_params stage = few_of(c->runner, p, c->n_rows);
+    add_pending(c, add_stage(c, &stage));
+}
+
+/* A stage that is a norm alone. */
+static tamis_linear_parts_params *add_norm(chain *c, uint32_t dim) {
+    return add_stage(c, &(tamis_linear_parts_params){.n_rows = c->n_rows,
+                                                     .n_in = dim,
+                                                     .eps = c->runner->model->config.norm_eps,
+                                                     .build_rows = c->runner->build_rows});
+}
+
+static void add_in_place(chain *c, const row_norm *norm) {
+    if (norm->w) set_addend(c, add_norm(c, norm->dim), norm, norm->y);
+}
+
+/* Puts off what is added to the residual stream. */
+static void add_later(chain *c, const row_norm *norm) {
+    if (norm->w) c->pending = norm;
+}
+
+/* Adds it where no stage is to read the stream before the next addend comes, or before the head does. */
+static void add_now(chain *c) {
+    if (!c->pending) return;
+    tamis_linear_parts_params *stage = add_norm(c, c->pending->dim);
+    stage->accumulate = 1;
+    add_pending(c, stage);
 }
 
 /* From the attended rows of a layer to q, k and v of the next, if there is one: one op. */
@@ -391,17 +429,22 @@ static tamis_status advance_few(const tamis_runner *runner, uint32_t layer, uint
     const row_norm post_attn = addend_of(runner, layer, TMS_POST_ATTN_NORM);
     const row_norm post_ffn = addend_of(runner, layer, TMS_POST_FFN_NORM);
     const row_norm q_norm = q_norm_of(runner, next), k_norm = k_norm_of(runner, next);
-    chain c = {.n = 0};
-    if (parallel) add_normed(&c, runner, &gate_up, n_rows);
-    add_product(&c, runner, &out, n_rows);
-    add_norm(&c, runner, &post_attn, n_rows);
-    if (!parallel) add_normed(&c, runner, &gate_up, n_rows);
-    add_product(&c, runner, &down, n_rows);
-    add_norm(&c, runner, &post_ffn, n_rows);
-    if (!last) {
-        add_normed(&c, runner, &qkv, n_rows);
-        add_norm(&c, runner, &q_norm, n_rows);
-        add_norm(&c, runner, &k_norm, n_rows);
+    chain c = {.runner = runner, .n_rows = n_rows, .stream = TMS_X};
+    if (parallel) add_normed(&c, &gate_up);
+    add_product(&c, &out);
+    add_later(&c, &post_attn);
+    if (parallel)
+        add_now(&c);
+    else
+        add_normed(&c, &gate_up);
+    add_product(&c, &down);
+    add_later(&c, &post_ffn);
+    if (last) {
+        add_now(&c);
+    } else {
+        add_normed(&c, &qkv);
+        add_in_place(&c, &q_norm);
+        add_in_place(&c, &k_norm);
     }
     const tamis_linear_chain_params params = {.stages = c.stages, .n_stages = c.n};
     return tamis_op_linear_chain(runner->model->context, &params, error);

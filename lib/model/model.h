@@ -61,7 +61,7 @@ void tms_model_leave(tamis_context **entered);
 /* The buffers of a forward pass, rows packed. */
 typedef enum tms_activation {
     TMS_X,        /* f32 [rows][dim]: the residual stream */
-    TMS_NORMED,   /* f32 [rows][dim] */
+    TMS_NORMED,   /* f32 [rows][dim]; in chains, the residual stream within a layer with addends */
     TMS_Q,        /* f32 [rows][n_heads * head_dim] */
     TMS_K,        /* f32 [rows][n_kv_heads * head_dim] */
     TMS_V,        /* f32 [rows][n_kv_heads * head_dim] */

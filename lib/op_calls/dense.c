@@ -72,36 +72,51 @@ static tms_linear_part part_of(tms_op_call *c, const tamis_linear_parts_params *
     return run;
 }
 
-/* A stage that is a norm; what its part must not have is refused behind the door. */
-static tms_linear_parts norm_alone_of(tms_op_call *c, const tamis_linear_parts_params *p) {
-    const tamis_linear_part *part = &p->parts[0];
+static void check_no_addend(tms_op_call *c, const tamis_linear_parts_params *p) {
+    const char *set = p->addend.buffer     ? "addend"
+                      : p->sum.buffer      ? "sum"
+                      : p->addend_w.buffer ? "addend_w"
+                      : p->addend_kind     ? "addend_kind"
+                                           : NULL;
+    if (set) tms_op_refuse(c, TAMIS_E_ARGUMENT, "%s is given, and adds is 0", set);
+}
+
+/* The addend of parts, or of none. */
+static void set_addend(tms_op_call *c, const tamis_linear_parts_params *p, tms_linear_parts *run) {
     const tms_op_rows x = {"x", &p->x, p->n_rows, p->n_in};
-    const tms_op_rows y = {"y of part 0", &part->y, p->n_rows, p->n_in};
+    const tms_op_rows addend = {"addend", &p->addend, p->n_rows, p->n_in};
+    const tms_op_rows sum = {"sum", &p->sum, p->n_rows, p->n_in};
     const uint64_t bytes = p->n_rows ? (uint64_t)p->n_in * sizeof(float) : 0;
-    tms_op_zero(c, "tamis_linear_part", "reserved32", part->reserved32);
+    run->addend = tms_op_matrix(c, &addend);
+    run->sum = tms_op_matrix(c, &sum);
+    run->addend_w = tms_op_place(c, "addend_w", &p->addend_w, bytes);
+    run->addend_kind = p->addend_kind;
+    if (p->n_parts) {
+        tms_op_apart(c, &x, &sum);
+        tms_op_apart(c, &addend, &sum);
+    }
+    for (uint32_t i = 0; i < p->n_parts && i < TAMIS_MOST_PARTS; i++) {
+        const tms_op_rows y = part_rows(p, i);
+        tms_op_apart(c, &addend, &y);
+        tms_op_apart(c, &sum, &y);
+    }
+}
+
+/* A stage without parts. */
+static void check_norm_alone(tms_op_call *c, const tamis_linear_parts_params *p) {
     tms_op_zero(c, "tamis_linear_parts_params", "gated", (uint32_t)p->gated);
-    tms_op_above_0(c, "n_in", p->n_in);
-    if (part->w.buffer || part->bias.buffer)
-        tms_op_refuse(c, TAMIS_E_ARGUMENT, "norm_alone: part 0 has %s",
-                      part->w.buffer ? "weights" : "a bias");
-    for (uint32_t i = 1; i < TAMIS_MOST_PARTS; i++)
-        check_no_part(c, &p->parts[i], i, 1);
-    return (tms_linear_parts){.x = tms_op_matrix(c, &x),
-                              .norm_w = tms_op_place(c, "norm_w", &p->norm_w, bytes),
-                              .parts = {{.y = tms_op_matrix(c, &y), .n_out = part->n_out}},
-                              .n_parts = p->n_parts,
-                              .n_rows = p->n_rows,
-                              .n_in = p->n_in,
-                              .eps = p->eps,
-                              .accumulate = p->accumulate != 0,
-                              .norm_alone = true,
-                              .norm_kind = p->norm_kind,
-                              .build_rows = p->build_rows};
+    if (!p->adds) tms_op_refuse(c, TAMIS_E_ARGUMENT, "there are neither parts nor an addend");
+    if (p->norm_w.buffer)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "norm_w is given, and there are no parts");
+    if (p->x.buffer && !p->accumulate)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "x is given, and a norm without accumulate has none");
 }
 
 static tms_linear_parts parts_of(tms_op_call *c, const tamis_linear_parts_params *p) {
-    const tms_op_rows x = {"x", &p->x, p->n_rows, p->n_in};
+    const bool reads_x = p->n_parts || p->accumulate;
+    const tms_op_rows x = {"x", &p->x, reads_x ? p->n_rows : 0, p->n_in};
     const uint64_t bytes = p->n_rows ? (uint64_t)p->n_in * sizeof(float) : 0;
+    tms_op_zero(c, "tamis_linear_parts_params", "reserved32", p->reserved32);
     tms_op_above_0(c, "n_in", p->n_in);
     tms_linear_parts run = {.x = tms_op_matrix(c, &x),
                             .norm_w = tms_op_optional(c, "norm_w", &p->norm_w, bytes),
@@ -111,7 +126,7 @@ static tms_linear_parts parts_of(tms_op_call *c, const tamis_linear_parts_params
                             .eps = p->eps,
                             .gated = p->gated != 0,
                             .accumulate = p->accumulate != 0,
-                            .norm_alone = p->norm_alone != 0,
+                            .adds = p->adds != 0,
                             .norm_kind = p->norm_kind,
                             .activation = p->activation,
                             .build_rows = p->build_rows};
@@ -127,6 +142,10 @@ static tms_linear_parts parts_of(tms_op_call *c, const tamis_linear_parts_params
         else
             check_no_part(c, &p->parts[i], i, p->n_parts);
     }
+    if (p->adds)
+        set_addend(c, p, &run);
+    else
+        check_no_addend(c, p);
     return run;
 }
 
@@ -162,7 +181,8 @@ tamis_status tamis_op_linear_chain(tamis_context *context, const tamis_linear_ch
         const tamis_linear_parts_params *stage = &p->stages[i];
         for (uint32_t k = 0; k < sizeof stage->reserved / sizeof *stage->reserved; k++)
             tms_op_zero(&c, "tamis_linear_parts_params", "reserved", stage->reserved[k]);
-        run.stages[i] = stage->norm_alone ? norm_alone_of(&c, stage) : parts_of(&c, stage);
+        if (stage->n_parts == 0) check_norm_alone(&c, stage);
+        run.stages[i] = parts_of(&c, stage);
         name_stage(&c, i);
     }
     if (c.status != TAMIS_OK) return c.status;
@@ -176,8 +196,10 @@ tamis_status tamis_op_norm(tamis_context *context, const tamis_norm_params *p, t
     const uint64_t bytes = p->n_rows ? (uint64_t)p->dim * sizeof(float) : 0;
     tms_op_zero(&c, "tamis_norm_params", "reserved32", p->reserved32);
     tms_op_above_0(&c, "dim", p->dim);
+    const tms_matrix to = tms_op_matrix(&c, &y);
     const tms_norm run = {.x = tms_op_matrix(&c, &x),
-                          .y = tms_op_matrix(&c, &y),
+                          .y = to,
+                          .to = to,
                           .w = tms_op_place(&c, "w", &p->w, bytes),
                           .n_rows = p->n_rows,
                           .dim = p->dim,

@@ -65,7 +65,7 @@ static const layout layouts[] = {
     FIXED(tamis_lists, 40),
     GROWS(tamis_linear_params, 160),
     FIXED(tamis_linear_part, 88),
-    GROWS(tamis_linear_parts_params, 368),
+    GROWS(tamis_linear_parts_params, 456),
     GROWS(tamis_linear_chain_params, 48),
     GROWS(tamis_norm_params, 128),
     GROWS(tamis_rotate_params, 120),

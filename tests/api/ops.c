@@ -186,6 +186,10 @@ static void test_rules_name_the_value(void **state) {
            .n_parts = 1, .n_in = 48, .parts = {{.w.type = TAMIS_WEIGHT_Q4_1, .n_out = 1}});
     BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: gated, and accumulates", .n_parts = 2,
            .gated = true, .accumulate = true);
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: sum is absent", .n_parts = 1, .n_rows = 1,
+           .n_in = 1, .adds = true, .x = {at, 1}, .addend = {at, 1});
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: addend_w is absent", .n_parts = 1,
+           .n_rows = 1, .n_in = 1, .adds = true, .x = {at, 1}, .addend = {at, 1}, .sum = {at, 1});
     BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 0 stages: must be 1 to 8", .n_stages = 0);
     BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 9 stages: must be 1 to 8", .n_stages = 9);
     BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: stage 1: linear_parts: 0 inputs",
@@ -194,7 +198,12 @@ static void test_rules_name_the_value(void **state) {
     BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 2 rows of stage 1: stage 0 has 0",
            .n_stages = 2,
            .stages = {{.n_parts = 1, .n_in = 1, .parts = {{.n_out = 1}}}, {.n_rows = 2}});
+    BREAKS(linear_chain, TAMIS_E_ARGUMENT,
+           "linear_chain: stage 0: a norm alone of 0 rows: at most 8, without an addend",
+           .n_stages = 1, .stages = {{.n_in = 1}});
     BREAKS(norm, TAMIS_E_ARGUMENT, "norm: dim 0", .n_rows = 1);
+    BREAKS(norm, TAMIS_E_ARGUMENT, "norm: to is absent", .dim = 4, .n_rows = 1, .x = {at, 4},
+           .y = {at, 4}, .accumulate = true);
     BREAKS(norm, TAMIS_E_ARGUMENT, "norm: w is absent", .dim = 4, .n_rows = 1, .x = {at, 4},
            .y = {at, 4});
     BREAKS(activate, TAMIS_E_ARGUMENT, "activate: y is absent", .dim = 4, .n_rows = 1,

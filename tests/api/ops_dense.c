@@ -66,12 +66,29 @@ static void normalise(const float *x, const float *w, uint32_t n, double *z) {
         z[i] = x[i] / sqrt(squares / n + 1e-5) * w[i];
 }
 
+/* What is added to x, scaled; x becomes the sum, which goes to rows of its own. */
+static tamis_place add_to(ops_rig *rig, tamis_linear_parts_params *p, float *x) {
+    static float addend[MOST_ROWS * STRIDE], w[IN];
+    ops_numbers(rig, addend, MOST_ROWS * STRIDE);
+    ops_numbers(rig, w, IN);
+    const tamis_place sum = ops_room(rig, sizeof addend, 64);
+    p->adds = 1;
+    p->addend = ops_rows(ops_send(rig, addend, sizeof addend, 32), STRIDE);
+    p->addend_w = ops_send(rig, w, sizeof w, 16);
+    p->addend_kind = TAMIS_NORM_NONE;
+    p->sum = ops_rows(sum, STRIDE);
+    for (uint32_t i = 0; i < MOST_ROWS * STRIDE; i++)
+        if (i % STRIDE < IN) x[i] += addend[i] * w[i % STRIDE];
+    return sum;
+}
+
 /* Three parts of unlike types and sizes, or a gate of the first two; rows at strides wider than a
  * row. */
-static void run_linear_parts(uint32_t n_rows, bool gated) {
+static void run_linear_parts(uint32_t n_rows, bool gated, bool adds) {
     static const uint32_t outs[TAMIS_MOST_PARTS] = {OUT, OUT, 7};
     static float x[MOST_ROWS * STRIDE], of_norm[IN], w[TAMIS_MOST_PARTS][OUT * IN], b[OUT];
     static float got[TAMIS_FEW_ROWS * STRIDE];
+    tamis_place sum_at = {0};
     ops_rig rig;
     ops_open(&rig);
     ops_numbers(&rig, x, MOST_ROWS * STRIDE);
@@ -95,7 +112,13 @@ static void run_linear_parts(uint32_t n_rows, bool gated) {
         if (i == 1) p.parts[i].bias = ops_send(&rig, b, sizeof b, 64);
         if (i == 0 || !gated) p.parts[i].y = ops_rows(to[i], STRIDE);
     }
+    if (adds) sum_at = add_to(&rig, &p, x);
     OK(tamis_op_linear_parts(rig.context, &p, &test_error));
+    if (adds) ops_read(&sum_at, got, sizeof got);
+    for (uint32_t i = 0; adds && i < n_rows * IN; i++) {
+        const uint32_t at = i / IN * STRIDE + i % IN;
+        ops_near("sum", at, got[at], x[at], TOLERANCE);
+    }
     for (uint32_t i = 0; i < (gated ? 1 : p.n_parts); i++) {
         ops_read(&to[i], got, sizeof got);
         for (uint32_t at = 0; at < n_rows * outs[i]; at++) {
@@ -112,12 +135,12 @@ static void run_linear_parts(uint32_t n_rows, bool gated) {
     ops_close(&rig);
 }
 
-static void linear_parts_normalise_multiply_and_gate(void **state) {
+static void linear_parts_add_normalise_multiply_and_gate(void **state) {
     (void)state;
-    run_linear_parts(1, false);
-    run_linear_parts(TAMIS_FEW_ROWS, false);
-    run_linear_parts(1, true);
-    run_linear_parts(TAMIS_FEW_ROWS, true);
+    run_linear_parts(1, false, false);
+    run_linear_parts(TAMIS_FEW_ROWS, false, true);
+    run_linear_parts(1, true, true);
+    run_linear_parts(TAMIS_FEW_ROWS, true, false);
 }
 
 /* y = (b·silu(x·w0)·(x·w1))·w2 + y: two stages, of which the second reads what the first wrote. */
@@ -524,6 +547,21 @@ static void linear_parts_refuses_what_does_not_fit(void **state) {
     PARTS_REFUSED(p.parts[1].reserved32 = 3, "reserved32 of tamis_linear_part is 3");
     PARTS_REFUSED((p.gated = p.accumulate = 1, p.parts[1].y = (tamis_rows){0}),
                   "linear_parts: gated, and accumulates");
+    PARTS_REFUSED(p.sum = p.x, "sum is given, and adds is 0");
+    PARTS_REFUSED(p.addend_kind = TAMIS_NORM_NONE, "addend_kind is given, and adds is 0");
+    PARTS_REFUSED(p.adds = 1, "addend: no buffer");
+    PARTS_REFUSED((p.adds = 1, p.addend = p.sum = p.x), "addend_w is absent");
+    PARTS_REFUSED((p.adds = 1, p.addend = p.sum = p.x, p.addend_w = w), "x and sum overlap");
+    PARTS_REFUSED((p.adds = 1, p.addend = p.sum = p.parts[0].y, p.addend_w = w),
+                  "addend and sum overlap");
+    PARTS_REFUSED((p.adds = 1, p.addend = p.x, p.sum = p.parts[0].y, p.addend_w = w),
+                  "sum and y of part 0 overlap");
+    PARTS_REFUSED((p.adds = 1, p.sum.buffer = w.buffer, p.addend = p.parts[1].y, p.addend_w = w),
+                  "addend and y of part 1 overlap");
+    PARTS_REFUSED((p.adds = 1, p.sum.buffer = w.buffer, p.addend = p.x, p.addend_w = w,
+                   p.addend_kind = (tamis_norm_kind)3),
+                  "linear_parts: norm kind 3 is unknown");
+    PARTS_REFUSED(p.reserved32 = 3, "reserved32 of tamis_linear_parts_params is 3");
     PARTS_REFUSED(p.reserved[1] = 3, "reserved[1] of tamis_linear_parts_params is 3");
     PARTS_REFUSED((p.n_rows = 9, p.n_in = 16), "linear_parts: 9 rows: at most 8");
     ops_close(&rig);
@@ -549,6 +587,14 @@ static void linear_chain_names_the_stage_that_does_not_fit(void **state) {
         .n_parts = 1,
         .n_rows = 2,
         .n_in = 16};
+    const tamis_linear_parts_params alone = {.x = sound.x,
+                                             .n_rows = 2,
+                                             .n_in = 16,
+                                             .accumulate = 1,
+                                             .adds = 1,
+                                             .addend = sound.x,
+                                             .sum = sound.x,
+                                             .addend_w = at};
     CHAIN_REFUSED(p.n_stages = 0, "n_stages is 0: there may be 1 to 8");
     CHAIN_REFUSED(p.n_stages = 9, "n_stages is 9: there may be 1 to 8");
     CHAIN_REFUSED(p.stages = NULL, "stages is NULL");
@@ -557,12 +603,20 @@ static void linear_chain_names_the_stage_that_does_not_fit(void **state) {
     CHAIN_REFUSED(stages[1].n_in = 0, "stage 1: n_in is 0");
     CHAIN_REFUSED(stages[0].parts[0].y.offset = 64, "stage 0: x and y of part 0 overlap");
     CHAIN_REFUSED(stages[1].reserved[1] = 3, "stage 1: reserved of tamis_linear_parts_params is 3");
-    CHAIN_REFUSED(stages[1].norm_alone = 1, "stage 1: norm_alone: part 0 has weights");
-    CHAIN_REFUSED((stages[1].norm_alone = 1, stages[1].parts[0].w.buffer = NULL),
-                  "stage 1: norm_w is absent");
-    CHAIN_REFUSED((stages[1].norm_alone = 1, stages[1].parts[0].w.buffer = NULL,
-                   stages[1].norm_w = at, stages[1].parts[0].n_out = 8),
-                  "stage 1: a norm alone of 2 rows and 1 parts, 8 outputs of 16 inputs");
+    CHAIN_REFUSED(stages[1].n_parts = 0, "stage 1: there are neither parts nor an addend");
+    CHAIN_REFUSED((stages[1] = alone, stages[1].parts[0].n_out = 8),
+                  "stage 1: part 0 is set, and there are 0 parts");
+    CHAIN_REFUSED((stages[1] = alone, stages[1].norm_w = at),
+                  "stage 1: norm_w is given, and there are no parts");
+    CHAIN_REFUSED((stages[1] = alone, stages[1].accumulate = 0),
+                  "stage 1: x is given, and a norm without accumulate has none");
+    CHAIN_REFUSED((stages[1] = alone, stages[1].x.buffer = NULL), "stage 1: x: no buffer");
+    CHAIN_REFUSED((stages[1] = alone, stages[1].gated = 1),
+                  "stage 1: gated of tamis_linear_parts_params is 1");
+    CHAIN_REFUSED((stages[1] = alone, stages[1].addend_kind = (tamis_norm_kind)3),
+                  "stage 1: norm: norm kind 3 is unknown");
+    CHAIN_REFUSED((stages[0] = alone, stages[0].n_rows = 9),
+                  "linear_chain: stage 0: a norm alone of 9 rows: at most 8");
     CHAIN_REFUSED((stages[1].norm_kind = (tamis_norm_kind)3, stages[1].norm_w = at),
                   "stage 1: linear_parts: norm kind 3 is unknown");
     CHAIN_REFUSED(stages[1].norm_kind = TAMIS_NORM_LAYER, "norm_kind is 1, and norm_w is absent");
@@ -637,7 +691,7 @@ static void other_ops_refuse_what_they_cannot_do(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_multiplies_rows_of_every_weight_type),
-        cmocka_unit_test(linear_parts_normalise_multiply_and_gate),
+        cmocka_unit_test(linear_parts_add_normalise_multiply_and_gate),
         cmocka_unit_test(linear_chain_goes_from_stage_to_stage),
         cmocka_unit_test(weight_types_know_their_bytes),
         cmocka_unit_test(norm_divides_by_the_root_mean_square),

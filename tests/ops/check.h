@@ -75,6 +75,8 @@ typedef enum check_key {
     KEY_STAGES,    /* linear_chain: how many */
     KEY_FF,        /* linear_chain: outputs of gate and up */
     KEY_NORMED,    /* flag: inputs are normalised */
+    KEY_ADDEND,    /* linear_parts: 1 + tamis_norm_kind of an addend; 0: none */
+    KEY_APART,     /* flag: norm adds to rows of their own */
     KEY_GATED,     /* flag: silu of the first part, times the second if there is one */
     KEY_NORM_KIND, /* tamis_norm_kind */
     KEY_GELU,      /* flag: GELU in the place of silu */
@@ -254,6 +256,10 @@ typedef enum check_id {
     BUF_Y3,
     BUF_Y4,
     BUF_Y5,
+    BUF_Y6,
+    BUF_ADDEND,
+    BUF_ADDEND_W,
+    BUF_SUM,
     BUF_COUNT
 } check_id;
 

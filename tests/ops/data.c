@@ -72,14 +72,16 @@ void check_fill_matrix(check_data *data, check_id id, uint64_t rows, uint64_t wi
 
 const char *check_buffer_name(check_id id) {
     static const char *const names[BUF_COUNT] = {
-        "kv",        "bounds",  "table",   "tiles",  "alone",
-        "row_seq",   "visible", "q",       "k",      "v",
-        "slots",     "heads",   "scores",  "pages",  "count",
-        "positions", "first",   "x",       "w",      "bias",
-        "y",         "lse",     "logits",  "sinks",  "row_positions",
-        "to",        "turns",   "changed", "forced", "forced_counts",
-        "k_table",   "norm_w",  "w1",      "w2",     "bias1",
-        "bias2",     "y1",      "y2"};
+        "kv",        "bounds",  "table",    "tiles",  "alone",
+        "row_seq",   "visible", "q",        "k",      "v",
+        "slots",     "heads",   "scores",   "pages",  "count",
+        "positions", "first",   "x",        "w",      "bias",
+        "y",         "lse",     "logits",   "sinks",  "row_positions",
+        "to",        "turns",   "changed",  "forced", "forced_counts",
+        "k_table",   "norm_w",  "w1",       "w2",     "w3",
+        "w4",        "w5",      "w6",       "bias1",  "bias2",
+        "y1",        "y2",      "y3",       "y4",     "y5",
+        "y6",        "addend",  "addend_w", "sum"};
     return names[id];
 }
 

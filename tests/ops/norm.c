@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of norm: each kind, in place and not, added or not. */
+/* Checks of norm: each kind, in place and not, added or not, to y or to other rows. */
 #include "check.h"
 
 #include <math.h>
@@ -12,6 +12,11 @@ static uint64_t stride(const check_data *data) {
 
 static check_id target(const check_data *data) {
     return check_get(data, KEY_SAME) ? BUF_X : BUF_Y;
+}
+
+/* What is added to. */
+static check_id added_to(const check_data *data) {
+    return check_get(data, KEY_APART) ? BUF_ADDEND : target(data);
 }
 
 static void make(check_data *data) {
@@ -28,6 +33,11 @@ static void make(check_data *data) {
         data->buf[BUF_X].role = ROLE_UPDATE;
     else
         check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, r * stride(data));
+    if (check_get(data, KEY_APART)) {
+        check_buffer_add(data, BUF_ADDEND, ROLE_INPUT, TAMIS_F32, r * stride(data));
+        check_fill_matrix(data, BUF_ADDEND, r, dim, stride(data));
+        return;
+    }
     if (!check_get(data, KEY_ACC) || check_get(data, KEY_SAME)) return;
     check_fill_matrix(data, BUF_Y, r, dim, stride(data));
     data->buf[BUF_Y].role = ROLE_UPDATE;
@@ -52,7 +62,7 @@ static void oracle(check_data *data) {
             const uint64_t at = r * stride(data) + i;
             const double y = (x[i] - mean) * factor * w[i];
             const double before =
-                check_get(data, KEY_ACC) ? ((float *)check_init(data, target(data)))[at] : 0;
+                check_get(data, KEY_ACC) ? ((float *)check_init(data, added_to(data)))[at] : 0;
             const double shifted = mean == 0 ? 0 : 4e-6 * (fabs(x[i]) + fabs(mean));
             ((float *)to->want)[at] = (float)(y + before);
             to->tolerance[at] = 2e-6 * fabs(y) + shifted * factor * fabs(w[i]) +
@@ -66,6 +76,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
     const tms_norm p = {
         .x = {check_ref(side, BUF_X, at), step},
         .y = {check_ref(side, target(side->data), at), step},
+        .to = {check_ref(side, added_to(side->data), at), step},
         .w = check_ref(side, BUF_W, 0),
         .n_rows = rows.count,
         .dim = check_get(side->data, KEY_D),
@@ -78,6 +89,8 @@ static tamis_status launch(check_side *side, check_rows rows) {
 
 static const char *reject(const check_case *c) {
     if (c->v[KEY_NORM_KIND] > TAMIS_NORM_NONE) return "the norm is rms, layer or plain";
+    if (c->v[KEY_APART] && !c->v[KEY_ACC])
+        return "what is added to is apart where something is added";
     return c->v[KEY_D] ? NULL : "d is at least 1";
 }
 
@@ -94,6 +107,7 @@ const check_op check_op_norm = {
                                         {KEY_SAME, 0},
                                         {KEY_NORM_KIND, TAMIS_NORM_RMS},
                                         {KEY_ACC, 0},
+                                        {KEY_APART, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_R, 4, {1, 3, 17, 100}},
@@ -107,9 +121,10 @@ const check_op check_op_norm = {
                                      {LIST_SMOKE, "normal:same"},
                                      {LIST_SMOKE, "normal:layer:d70:acc"},
                                      {LIST_SMOKE, "normal:plain:same:acc"},
+                                     {LIST_SMOKE, "normal:layer:d70:acc:apart"},
                                      {LIST_CI, "r0"},
                                      {LIST_OCLGRIND, "d70:r2"},
-                                     {LIST_OCLGRIND, "d70:r2:layer:acc"},
+                                     {LIST_OCLGRIND, "d70:r2:layer:acc:apart"},
                                      {LIST_BENCH, "r512:d4096"},
                                      {0, NULL}},
     .reject = reject,

@@ -66,11 +66,15 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear(tamis_context *context,
                                                         tamis_error *error);
 
 /* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
- * at most TAMIS_FEW_ROWS rows. With z = x, or norm's y of x where norm_w is given:
+ * at most TAMIS_FEW_ROWS rows. With z = x, or norm's y of x where norm_w is given, and with adds x +
+ * norm's y of addend in the place of x:
  *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j] (+ y_p[r][j] if accumulate), each with
  *            its own weight type;
  *   gated    one part gives y_0 = act(part 0), two of one n_out y_0 = act(part 0)·part 1, with the
- *            activation act; part 1 has no y, and accumulate must be 0.
+ *            activation act; part 1 has no y, and accumulate must be 0;
+ *   adds     sum = x + norm's y of addend. Where a model normalises or scales what a product adds to its
+ *            residual stream, who reads the stream next adds it on the way, and the stream goes on in
+ *            sum. Without adds, addend, addend_w and sum must be absent and addend_kind 0.
  * In a decode step it takes the place of norm, q, k and v, or of norm, gate, up and activate. What
  * is said of linear holds for each part. Parts from n_parts on must be zero. */
 #define TAMIS_MOST_PARTS 3
@@ -91,21 +95,27 @@ typedef struct tamis_linear_parts_params {
     uint32_t build_rows; /* read without rows alone */
     tamis_norm_kind norm_kind;
     tamis_activation activation; /* of gated parts; else 0 */
-    int norm_alone;              /* of a stage of linear_chain; else 0 */
-    uint64_t reserved[2];        /* 0, else E_ARGUMENT */
+    int adds;
+    tamis_rows addend;    /* f32 [n_rows][n_in]; no y overlaps it */
+    tamis_rows sum;       /* f32 [n_rows][n_in]; overlaps neither x, addend nor a y */
+    tamis_place addend_w; /* f32 [n_in] */
+    tamis_norm_kind addend_kind;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_linear_parts_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear_parts(
     tamis_context *context, const tamis_linear_parts_params *params, tamis_error *error);
 
 /* linear_chain: up to eight linear_parts, the stages, one after another; a stage may read what those
  * before it wrote, and write what they read. All stages have the same n_rows. Same bits as
- * linear_parts stage by stage; as linear where a stage has one part and neither norm nor gate. A stage
- * with norm_alone is norm: its only part has no w and no bias, n_out is n_in, y = norm's y of x (+ y if
- * accumulate), y may be x. In a decode step it takes a layer from its attention to the next one's: out; gate and up;
- * down; q, k and v; where a model has them, norms between. On a CPU whose cores all run at a time it
- * is one launch, if the stages have at most 11 parts and three types of weights together; elsewhere
- * one for each stage, and where one of them fails with E_NO_MEMORY or E_DEVICE, those before it have
- * run. Stages from n_stages on are not read. An error's text names the stage. */
+ * linear_parts stage by stage; as linear where a stage has one part and neither norm, gate nor addend.
+ * A stage with adds and no parts is norm: sum = norm's y of addend (+ x if accumulate, else x is
+ * absent), and sum may be x or addend. In a decode step it takes a layer from its attention to the next
+ * one's: out; gate and up; down; q, k and v; where a model has them, norms between. On a CPU whose cores
+ * all run at a time it is one launch, if there are at most eight stages, those with parts and an addend
+ * counted twice, of 7 parts and three types of weights together; elsewhere one for each stage, and where
+ * one of them fails with E_NO_MEMORY or E_DEVICE, those before it have run. Stages from n_stages on are
+ * not read. An error's text names the stage. */
 #define TAMIS_MOST_STAGES 8
 typedef struct tamis_linear_chain_params {
     const tamis_linear_parts_params *stages; /* host memory, [n_stages] */
