@@ -12,7 +12,7 @@
 
 /* No page fills in the step behind the prompt: where one does, a layer has one launch more, of
  * bounds. */
-enum { PROMPT = 100, LAYERS = 4, MOST = 8 };
+enum { PROMPT = 100, SHORT = 50, LAYERS = 4, MOST = 8 };
 
 /* Of a layer, by how it attends: over all pages; by score, select and attend one by one; by
  * sparse_attend. The reference has ops only. */
@@ -55,13 +55,14 @@ static way way_of(rig *r) {
     return counters.rows_selected ? LISTED : ALL;
 }
 
-/* A decode step of `n` sequences behind a prompt that a budget does not hold. */
-static void count_step(rig *r, uint32_t n, tally *t) {
+/* A decode step of `n` sequences behind a prompt of any tokens. */
+static void count_step(rig *r, uint32_t prompt, uint32_t n, tally *t) {
     int32_t text[PROMPT], next[MOST] = {0};
     tamis_sequence ids[MOST] = {rig_add(r)};
     tms_device *dev = faulty_device(r->context);
-    rig_text(r, text, PROMPT);
-    RIG_OK(r, tamis_runner_prefill(r->runner, ids[0], text, PROMPT, NULL, &r->error));
+    for (uint32_t i = 0; i < prompt; i++)
+        text[i] = (int32_t)(i % MOST);
+    RIG_OK(r, tamis_runner_prefill(r->runner, ids[0], text, prompt, NULL, &r->error));
     for (uint32_t i = 1; i < n; i++)
         RIG_OK(r, tamis_cache_fork(r->cache, ids[0], &ids[i], &r->error));
     *t = (tally){.dev = dev};
@@ -70,15 +71,6 @@ static void count_step(rig *r, uint32_t n, tally *t) {
     RIG_OK(r, tamis_runner_decode(r->runner, ids, n, next, next, &r->error));
     assert_int_equal(t->n, LAYERS);
     t->way = way_of(r);
-}
-
-/* Makes the runner again, with the base form of every op. */
-static void take_base(rig *r) {
-    tamis_plan_params plan;
-    tamis_plan_get_params(tamis_runner_plan(r->runner), &plan);
-    tamis_runner_destroy(&r->runner);
-    faulty_device(r->context)->form = TMS_FORM_BASE;
-    RIG_OK(r, tamis_runner_create(r->model, r->cache, &plan, &r->runner, &r->error));
 }
 
 static const uint32_t *wanted_kernels(const tms_device *dev, bool base, bool waits) {
@@ -93,7 +85,7 @@ static const uint32_t *wanted_kernels(const tms_device *dev, bool base, bool wai
 static tally count(tamis_selection_kind kind, bool h2o, uint32_t n, bool base, bool waits) {
     rig r;
     tally t;
-    rig_params params = {.file = "needle.gguf", .max_sequences = n};
+    rig_params params = {.file = "needle.gguf", .base = base, .max_sequences = n};
     if (h2o) params.eviction = (tamis_eviction){.kind = TAMIS_EVICT_H2O, .budget = 80, .every = 1};
     tamis_selection_default(kind, &params.selection);
     params.selection.budget = kind == TAMIS_SELECT_FULL ? 0 : 80;
@@ -101,8 +93,7 @@ static tally count(tamis_selection_kind kind, bool h2o, uint32_t n, bool base, b
     params.selection.recent = 16;
     setenv("TAMIS_OPENCL_WAIT", waits ? "1" : "0", 1);
     rig_open(&r, &params);
-    if (base) take_base(&r);
-    count_step(&r, n, &t);
+    count_step(&r, PROMPT, n, &t);
     const bool cuda = strcmp(t.dev->info.backend, "cuda") == 0;
     const bool cpu = strcmp(t.dev->info.backend, "opencl") == 0 && !base && !t.dev->base_only;
     const uint32_t more = h2o && !cpu ? H2O_APART : 0, less = cpu && !h2o;
@@ -133,6 +124,27 @@ static void selected_pages(void **state) {
             const tally t = count(TAMIS_SELECT_QUEST, false, n, base, true);
             assert_int_equal(t.way, t.fuses ? FUSED : LISTED);
         }
+}
+
+/* Norms behind products and a scale of what is added take no launch: who reads the residual stream next
+ * adds. So short a context is not split, so that the base form does not merge. */
+static void addends_take_no_launch(void **state) {
+    (void)state;
+    for (int base = 0; base < 2; base++) {
+        rig r;
+        tally t;
+        setenv("TAMIS_OPENCL_WAIT", "1", 1);
+        rig_open(&r, &(rig_params){.file = "models/gemma2.gguf", .base = base});
+        count_step(&r, SHORT, 1, &t);
+        const uint32_t *wanted = wanted_kernels(t.dev, base, true);
+        const uint32_t cpu = wanted == wanted_cpu;
+        const uint32_t less = cpu || wanted == wanted_base;
+        for (uint32_t layer = 1; layer < LAYERS; layer++) {
+            assert_int_equal(t.ops[layer] - t.ops[layer - 1], wanted_ops[ALL] - cpu);
+            assert_int_equal(t.kernels[layer] - t.kernels[layer - 1], wanted[ALL] - less);
+        }
+        rig_close(&r);
+    }
 }
 
 static void evicting_at_fixed_length(void **state) {
@@ -198,6 +210,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(building_comes_before_a_step),
         cmocka_unit_test(all_pages),
         cmocka_unit_test(selected_pages),
+        cmocka_unit_test(addends_take_no_launch),
         cmocka_unit_test(evicting_at_fixed_length),
     };
     if (!rig_arguments(argc, argv)) return 2;

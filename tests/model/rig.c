@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sets up what model tests run on. */
 #include "tests/model/rig.h"
+#include "host/backend.h"
+#include "lib/core/core.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,7 @@ void rig_open(rig *r, const rig_params *params) {
         snprintf(path, sizeof path, "%s/%s", rig_data, params->file);
     const tamis_context_params context = {.device = rig_device};
     RIG_OK(r, tamis_context_create(&context, &r->context, &r->error));
+    if (params->base) r->context->dev->form = TMS_FORM_BASE;
     RIG_OK(r, tamis_model_load(r->context, path, NULL, &r->model, &r->error));
     uint32_t longest = tamis_model_describe(r->model)->context;
     tamis_cache_params cache = {.dtype = params->dtype,

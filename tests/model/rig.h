@@ -33,6 +33,7 @@ typedef struct rig_params {
     tamis_eviction eviction;
     uint32_t load_dtypes;
     int masses;
+    int base; /* the base form of every op */
 } rig_params;
 
 void rig_open(rig *r, const rig_params *params);

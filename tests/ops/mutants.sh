@@ -74,7 +74,7 @@ done <<'LIST'
 activate.cl|activate|s/vload16(0, u + first)/vload16(0, g + first)/
 activate.clh|activate|s/1.0f + h \* h/1.0f + h/
 logit.clh|attend|s/tanh(x \/ rule.soft_cap)/(x \/ rule.soft_cap)/
-norm_cpu.cl|norm|s/scale \* load_f32(w + i)/scale * load_f32(w)/
+norm_cpu.cl|norm|s/accumulate ? to/0 ? to/
 argmax_cpu.cl|argmax|s/k == best \&\& at < index/k == best/
 argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/
 attend.cl|attend|s/page_of\[key\] + value_offset/page_of[key]/
@@ -109,11 +109,12 @@ key.cl|key_score|s/norm_of(ROW_AT(slot), HEAD_DIM,/norm_of(ROW_AT(slot), HEAD_DI
 linear.cl|linear|s/all += bias ?/all -= bias ?/
 linear_chain_cpu.cl|linear|s/out\[o\] += p->y/out[o] -= p->y/
 linear_cpu.cl|linear|s/start += load_part(bias/start -= load_part(bias/
-linear_cpu.clh|linear_parts|s/load_f32(x + i) \* scale/load_f32(x + i)/
+linear_cpu.clh|linear_parts|s/of.scale \* load_f32(norm + i)/load_f32(norm + i)/
 linear_parts.cl|linear_parts|s/p = second;/p = third;/
-linear_parts.clh|linear_parts|s/bias##p + bias##p##_offset/bias##p/
+linear_parts.cl|linear_parts|s/= input1(&rows, r, i)/= input1(\&addend, r, i)/
+linear_parts.clh|linear_parts|s/n.bias_at), n.n_out/n.w_at), n.n_out/
 linear_chain_cpu.cl|linear_parts|s/out\[o\] += p->bias/out[o] -= p->bias/
-linear_chain_cpu.cl|linear_chain|s/parts += s->parts/parts += 1/
+linear_chain_cpu.cl|linear_chain|s/c.stages\[at - 1\].parts : parts/1 : parts/
 linear_chain_cpu.cl|linear_chain|s/here.first = s->n_in/here.first = here.first/
 linear_type_cpu.clh|linear|s/\.lo + sum\[o\]/.lo - sum[o]/
 load.cl|load_rows|s/to + value_offset, /to, /
