@@ -66,6 +66,7 @@ done
 for file in cl_kernels/*.cl cuda_kernels/*.cu; do
     stem=$(basename "${file%.*}")
     stem=${stem%_cpu}
+    stem=${stem%_gpu}
     stem=${stem%_rows}
     stem=${stem%_mma}
     case $stem in attention | cache | probe | small) continue ;; esac
