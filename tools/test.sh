@@ -82,7 +82,8 @@ say "ordinary build into build/"
 build build -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=ON -DTAMIS_PCRE2=ON \
     -DTAMIS_STORE=ON -DTAMIS_CUDA_ARCHITECTURES=80 -DTAMIS_NVCC_FLAGS=$kernels
 say "tests of the ordinary build"
-suite build
+# Cases of the smoke list are cases of check.opencl.* and check.cuda.*, too.
+suite build --exclude-regex '^check\.smoke\.(opencl|cuda)\.correct$'
 
 # Drivers allocate for the life of the process, and LSan cannot see into what they load and unload:
 # what is named in the file is theirs. GCC 12's runtime guesses where glibc keeps thread-local memory
