@@ -34,8 +34,8 @@ Kernel = namedtuple('Kernel', 'width registers spills scalars private local load
 Target = namedtuple('Target', 'name product vendor units group cl_local unit most groups barred '
                               'local grain registers')
 
-# Registers: of a work-item on a SIMD when one wave has it all, the step in which waves get them,
-# and SIMDs of a unit; whether scalar registers bound them, too. Intel: a thread has 128 in any case.
+# Registers: of a work-item on a SIMD when one wave has it all, the step in which waves get them, and
+# SIMDs of a unit; whether scalar registers bound them, too. A thread of Intel has 128 in any case.
 Registers = namedtuple('Registers', 'all step simds scalar')
 SCALARS = ((80, 10), (88, 9), (100, 8), (128, 7))  # (at most so many of a wave, waves of a SIMD)
 KIB = 1 << 10
@@ -144,7 +144,7 @@ def version(target):
     with tempfile.TemporaryDirectory() as folder:
         if target.vendor == INTEL:
             run(['ocloc', 'query', 'OCL_DRIVER_VERSION'], folder)
-            return 'ocloc ' + read(os.path.join(folder, 'OCL_DRIVER_VERSION')).strip()
+            return 'ocloc ' + read(os.path.join(folder, 'OCL_DRIVER_VERSION')).strip('\0\n ')
         said = run(['clang-15', '--version'], folder)
         return 'clang ' + re.search(r'version (\S+)', said)[1]
 
