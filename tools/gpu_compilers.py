@@ -14,8 +14,8 @@ It obeys TAMIS_KERNEL_DIR. Options:
   --check FILE      no tables: compares with the figures of FILE, for its targets
   --update FILE     writes such a file
 Exit status: 0; 1 where a program does not compile, a kernel of cl_kernels is in no program, or with
---check a kernel spills more or has fewer waves than FILE says; 2 for wrong usage; 77 where a
-compiler is missing, or another version than FILE is of.
+--check a kernel spills more, has fewer waves or more private memory than FILE says; 2 for wrong
+usage; 77 where a compiler is missing, or another version than FILE is of.
 """
 import concurrent.futures
 import glob
@@ -228,8 +228,8 @@ def tables(targets, programs, figures, failures):
 # ---- What is expected ----------------------------------------------------------------------------
 
 BY = '# By '
-HEAD = ('# Waves (threads, warps) that find room on a unit of each GPU, and +N: registers that\n'
-        '# spill. tools/gpu_compilers.sh --update writes it, and --check compares with it.\n')
+HEAD = ('# Of each GPU: waves (threads, warps) that find room on a unit / registers that spill / bytes\n'
+        '# of private memory. tools/gpu_compilers.sh --update writes it, and --check compares.\n')
 
 
 def key_of(figures):
@@ -237,8 +237,7 @@ def key_of(figures):
 
 
 def value_of(figures):
-    spills = figures.kernel.spills
-    return '%d%s' % (figures.waves, '+%d' % spills if spills else '')
+    return figures.waves, figures.kernel.spills, figures.kernel.private
 
 
 def versions(targets):
@@ -248,7 +247,7 @@ def versions(targets):
 def write_expected(path, targets, figures):
     rows = defaultdict(dict)
     for f in figures:
-        rows[key_of(f)][f.program.target.name] = value_of(f)
+        rows[key_of(f)][f.program.target.name] = '%d/%d/%d' % value_of(f)
     with open(path, 'w', encoding='utf-8') as file:
         file.write(HEAD + BY + versions(targets) + '\n')
         file.write('file\toptions\tkernel\t%s\n' % '\t'.join(t.name for t in targets))
@@ -258,7 +257,7 @@ def write_expected(path, targets, figures):
 
 
 def read_expected(path):
-    """(targets, versions of the compilers, {(target, file, options, kernel): (waves, spills)})."""
+    """(targets, versions of the compilers, {(target, file, options, kernel): value_of})."""
     try:
         with open(path, encoding='utf-8') as file:
             text = file.read().splitlines()
@@ -268,8 +267,8 @@ def read_expected(path):
         for line in lines[1:]:
             for name, value in zip(names, line[3:], strict=True):
                 if value != '-':
-                    waves, _, spills = value.partition('+')
-                    found[(name, *line[:3])] = int(waves), int(spills or 0)
+                    waves, spills, private = value.split('/')
+                    found[(name, *line[:3])] = int(waves), int(spills), int(private)
         return [TARGETS[name] for name in names], by, found
     except OSError as error:
         raise Wrong('%s: %s' % (path, error.strerror)) from error
@@ -285,14 +284,17 @@ def compare(expected, figures):
         if (f.program.target.name, *key_of(f)) not in expected:
             worse.append('%s is not in the file of --check: tools/gpu_compilers.sh --update' % what)
             continue
-        waves, spills = expected[(f.program.target.name, *key_of(f))]
+        waves, spills, private = expected[(f.program.target.name, *key_of(f))]
         if f.kernel.spills > spills:
             worse.append('%s spills %d, before %d' % (what, f.kernel.spills, spills))
+        if f.kernel.private > private:
+            worse.append('%s takes %d bytes of private memory, before %d' % (
+                what, f.kernel.private, private))
         if f.waves < waves:
             target = f.program.target
             worse.append('%s: %d of %d %s, before %d; bounded by %s' % (
                 what, f.waves, target.most, WAVES[target.vendor], waves, f.bound))
-        better += f.waves > waves or f.kernel.spills < spills
+        better += f.waves > waves or f.kernel.spills < spills or f.kernel.private < private
     return worse, better
 
 

@@ -20,7 +20,7 @@ SPILL = '''
     float many[280], all = 0;
     __attribute__((opencl_unroll_hint(280)))
     for (int i = 0; i < 280; i++)
-        many[i] = ((volatile __global float *)data)[i];
+        many[i] = ((volatile __global float *)data)[i * 64 + get_local_id(0)];
     __attribute__((opencl_unroll_hint(280)))
     for (int i = 0; i < 280; i++)
         all += many[i] * many[279 - i];
