@@ -228,8 +228,8 @@ def tables(targets, programs, figures, failures):
 # ---- What is expected ----------------------------------------------------------------------------
 
 BY = '# By '
-HEAD = ('# Of each GPU: waves (threads, warps) that find room on a unit / registers that spill / bytes\n'
-        '# of private memory. tools/gpu_compilers.sh --update writes it, and --check compares.\n')
+HEAD = ('# Of each GPU: waves (threads, warps) that find room on a unit / registers that spill /\n'
+        '# bytes of private memory. tools/gpu_compilers.sh --update writes it, and --check compares.\n')
 
 
 def key_of(figures):

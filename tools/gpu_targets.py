@@ -34,8 +34,8 @@ Kernel = namedtuple('Kernel', 'width registers spills scalars private local load
 Target = namedtuple('Target', 'name product vendor units group cl_local unit most groups barred '
                               'local grain registers')
 
-# Registers: of a work-item on a SIMD when one wave has it all, the step in which waves get them, and
-# SIMDs of a unit; whether scalar registers bound them, too. A thread of Intel has 128 in any case.
+# Registers: of a work-item on a SIMD when one wave has it all, the step in which waves get them,
+# SIMDs of a unit, whether scalar registers bound waves, too. A thread of Intel has 128 in any case.
 Registers = namedtuple('Registers', 'all step simds scalar')
 SCALARS = ((80, 10), (88, 9), (100, 8), (128, 7))  # (at most so many of a wave, waves of a SIMD)
 KIB = 1 << 10
