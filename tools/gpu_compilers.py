@@ -3,6 +3,7 @@
 """What other vendors' compilers make of the OpenCL programs that the host builds on their GPUs.
 
 Usage: gpu_compilers.py [OPTION...] CL-PROGRAMS MODELS
+       gpu_compilers.py --from A.json,B.json
 CL-PROGRAMS is the program of tests/cl_programs that lists them, MODELS its folder of GGUF files.
 It obeys TAMIS_KERNEL_DIR. Options:
   --small           the short list, which continuous integration compiles
@@ -13,6 +14,7 @@ It obeys TAMIS_KERNEL_DIR. Options:
   --json FILE       every figure of every kernel, too
   --check FILE      no tables: compares with the figures of FILE, for its targets
   --update FILE     writes such a file
+  --from A,B        the tables of what --json wrote in several calls, each for its own GPUs
 Exit status: 0; 1 where a program does not compile, a kernel of cl_kernels is in no program, or with
 --check a kernel spills more, has fewer waves or more private memory than FILE says; 2 for wrong
 usage; 77 where a compiler is missing, or another version than FILE is of.
@@ -45,14 +47,9 @@ class Program:
     """Of one target: a text with options, and the kernels that the host makes of it, with the sizes
     of their work-groups."""
 
-    def __init__(self, target, folder, line):
-        self.target = target
-        self.file, self.options, made = line.split('\t')
-        self.source = os.path.join(folder, self.file)
-        self.sizes = {}
-        for word in made.split():
-            name, sizes = word.split(':')
-            self.sizes[name] = [int(size) for size in sizes.split(',') if size]
+    def __init__(self, target, file, options, sizes=None, source=None):
+        self.target, self.file, self.options = target, file, options
+        self.sizes, self.source = sizes, source
 
     def short(self):
         """The options that differ from program to program."""
@@ -63,6 +60,17 @@ class Program:
         return '%s with %s for %s' % (self.file, self.short(), self.target.name)
 
 
+def program_of(target, folder, line):
+    """Of a line of the list, which driver.h describes."""
+    file, options, made = line.rstrip('\n').split('\t')
+    sizes = {}
+    for name, launched in (word.split(':') for word in made.split()):
+        if not launched:
+            raise Wrong('%s: the host makes the kernel %s and launches it never' % (file, name))
+        sizes[name] = [int(size) for size in launched.split(',')]
+    return Program(target, file, options, sizes, os.path.join(folder, file))
+
+
 def programs_of(arguments, target, folder):
     os.mkdir(folder)
     done = subprocess.run([arguments['program'], 'small' if arguments['small'] else 'full', folder,
@@ -71,7 +79,7 @@ def programs_of(arguments, target, folder):
     if done.returncode:
         raise Wrong('%s: %s' % (target.name, done.stderr.strip()))
     with open(os.path.join(folder, 'programs'), encoding='utf-8') as file:
-        return [Program(target, folder, line.rstrip('\n')) for line in file]
+        return [program_of(target, folder, line) for line in file]
 
 
 def missing_files(programs):
@@ -126,11 +134,10 @@ def compile_all(programs, jobs):
 class Figures:
     """Of a kernel in a program, with the work-group that leaves fewest waves."""
 
-    def __init__(self, program, name, kernel):
+    def __init__(self, program, name, kernel, sizes):
         self.program, self.name, self.kernel = program, name, kernel
         self.waves, self.bound, self.size = min(
-            gpu_targets.occupancy(program.target, kernel, size) + (size,)
-            for size in program.sizes[name] or [64])
+            gpu_targets.occupancy(program.target, kernel, size) + (size,) for size in sizes)
         self.load = max(kernel.loads, default=None)
 
     def row(self):
@@ -143,8 +150,31 @@ class Figures:
 
 
 def figures_of(programs, results):
-    return [Figures(program, name, results[program][name]) for program in programs
-            if program in results for name in sorted(program.sizes)]
+    return [Figures(program, name, results[program][name], program.sizes[name])
+            for program in programs if program in results for name in sorted(program.sizes)]
+
+
+def read_rows(paths):
+    """(targets, programs, figures) of files that --json wrote."""
+    programs, figures = {}, []
+    for path in paths:
+        try:
+            with open(path, encoding='utf-8') as file:
+                rows = json.load(file)['rows']
+            for row in rows:
+                target = TARGETS[row['target']]
+                key = target.name, row['file'], row['options']
+                program = programs.setdefault(key, Program(target, *key[1:]))
+                fields = {name: row[name] for name in gpu_targets.Kernel._fields}
+                fields['loads'] = {int(size): n for size, n in row['loads'].items()}
+                figures.append(Figures(program, row['kernel'], gpu_targets.Kernel(**fields),
+                                       [row['group']]))
+        except OSError as error:
+            raise Wrong('%s: %s' % (path, error.strerror)) from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise Wrong('%s: not a file that --json wrote: %s' % (path, error)) from error
+    names = {key[0] for key in programs}
+    return [t for t in TARGETS.values() if t.name in names], list(programs.values()), figures
 
 
 # ---- Tables --------------------------------------------------------------------------------------
@@ -187,7 +217,7 @@ def cell(own):
     if not own:
         return ''
     registers = [f.kernel.registers for f in own]
-    most = max(r[0] if isinstance(r, tuple) else r for r in registers)
+    most = max(r if isinstance(r, int) else r[0] for r in registers)
     if own[0].program.target.vendor == gpu_targets.INTEL:
         most = 'SIMD%d' % min(f.kernel.width for f in own)
     loads = [f.load for f in own if f.load]
@@ -229,7 +259,7 @@ def tables(targets, programs, figures, failures):
 
 BY = '# By '
 HEAD = ('# Of each GPU: waves (threads, warps) that find room on a unit / registers that spill /\n'
-        '# bytes of private memory. tools/gpu_compilers.sh --update writes it, and --check compares.\n')
+        '# bytes of private memory. tools/gpu_compilers.sh --update writes it, --check compares.\n')
 
 
 def key_of(figures):
@@ -300,7 +330,7 @@ def compare(expected, figures):
 
 # ---- The program ---------------------------------------------------------------------------------
 
-VALUES = ('targets', 'files', 'jobs', 'json', 'check', 'update')
+VALUES = ('targets', 'files', 'jobs', 'json', 'check', 'update', 'from')
 
 
 def parse(words):
@@ -314,11 +344,13 @@ def parse(words):
             found[word[2:]] = next(words, None)
         else:
             rest.append(word)
-    if len(rest) != 2 or any(word.startswith('-') for word in rest) or None in found.values():
+    wanted = 0 if 'from' in found else 2
+    if len(rest) != wanted or any(word.startswith('-') for word in rest) or None in found.values():
         return None
     if not found['jobs'].isdigit() or found['jobs'] == '0':
         raise Wrong('--jobs %s: a number from 1 on' % found['jobs'])
-    found['program'], found['models'] = rest
+    if rest:
+        found['program'], found['models'] = rest
     return found
 
 
@@ -393,6 +425,9 @@ def main(words):
         if not arguments:
             print(__doc__.strip(), file=sys.stdout if words == ['--help'] else sys.stderr)
             return 0 if words == ['--help'] else 2
+        if 'from' in arguments:
+            tables(*read_rows(arguments['from'].split(',')), [])
+            return 0
         of_file, by, expected = (read_expected(arguments['check']) if 'check' in arguments
                                  else (None, None, {}))
         targets = choose_targets(arguments, of_file)
