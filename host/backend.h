@@ -21,7 +21,8 @@ typedef enum tms_form {
     TMS_FORM_CPU = 2,
     /* The CPU form in the shape that the device would not choose, if it has two shapes: for many
      * wide registers and for few narrow ones. */
-    TMS_FORM_CPU_OTHER = 3
+    TMS_FORM_CPU_OTHER = 3,
+    TMS_FORM_GPU = 4 /* that of GPUs, which CPUs run too if they are asked */
 } tms_form;
 
 static inline bool tms_form_is_cpu(tms_form form) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend on OpenCL: the choice of form, shape and launch of cl_kernels/attend.cl. */
+/* attend on OpenCL: the choice of form, shape and launch of cl_kernels/attend.cl, the base form, and
+ * attend_gpu.cl. */
 #include "host/opencl/opencl.h"
 
 /* The base form cuts a row's entries into at most BASE_SPLITS splits of at least BASE_TOKENS
@@ -8,10 +9,14 @@
 #define BASE_SPLITS 64u
 #define BASE_TOKENS 64u
 #define BASE_ROWS   64u
-/* A work-group of it has at most so many query heads, and of long ones so many channels of them, since
- * their q lie in local memory and their sums in registers. */
-#define BASE_HEADS    16u
-#define BASE_CHANNELS 4096u
+/* A form for any device. A work-group has at most so many query heads, and of long ones so many channels
+ * of them, since their q lie in local memory and their sums in registers. */
+typedef struct any_form {
+    const char *file, *kernel;
+    uint32_t heads, channels;
+} any_form;
+static const any_form BASE = {"attend.cl", "attend_rows", 16, 4096};
+static const any_form GPU = {"attend_gpu.cl", "attend_rows_gpu", 8, 2048};
 
 /* Splits of a launch, at least 1. */
 static uint32_t splits_of(const tms_attend *p, bool cpu) {
@@ -57,21 +62,24 @@ static uint32_t group_of(const tms_attend *p) {
 }
 
 /* The work-groups that share the query heads of a KV head. */
-static uint32_t shares_of(const tms_attend *p) {
-    const uint32_t of_length = BASE_CHANNELS / p->kv.head_dim;
-    return (uint32_t)tms_divide_up(group_of(p), of_length < BASE_HEADS ? of_length : BASE_HEADS);
+static uint32_t shares_of(const any_form *form, const tms_attend *p) {
+    const uint32_t of_length = form->channels / p->kv.head_dim;
+    return (uint32_t)tms_divide_up(group_of(p), of_length < form->heads ? of_length : form->heads);
 }
 
 /* Rows [first, first + n), up to the merge. */
-static tamis_status run_base(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
-                             uint32_t first, uint32_t n) {
+static tamis_status run_any(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
+                            uint32_t first, uint32_t n) {
+    const any_form *form = tms_cl_takes_gpu_form(dev) ? &GPU : &BASE;
     const tms_batch *b = &p->batch;
-    const uint32_t shares = shares_of(p), heads = (uint32_t)tms_divide_up(group_of(p), shares);
-    tms_cl_launch l = tms_cl_begin(dev, "attend.cl", "attend_rows",
-                                   "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHEADS=%u "
-                                   "-DMOST_SPLITS=%u -DLEAST_PAGES=%u",
-                                   p->kv.dtype, p->kv.head_dim, p->kv.page_size, group_of(p), heads,
-                                   BASE_SPLITS, BASE_TOKENS / p->kv.page_size);
+    const uint32_t shares = shares_of(form, p),
+                   heads = (uint32_t)tms_divide_up(group_of(p), shares);
+    tms_cl_launch l =
+        tms_cl_begin(dev, form->file, form->kernel,
+                     "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHEADS=%u "
+                     "-DMOST_SPLITS=%u -DLEAST_PAGES=%u -DALIGNED=%d",
+                     p->kv.dtype, p->kv.head_dim, p->kv.page_size, group_of(p), heads, BASE_SPLITS,
+                     BASE_TOKENS / p->kv.page_size, tms_cl_rows_aligned(dev, &p->kv));
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
@@ -97,7 +105,7 @@ static tamis_status merge(tms_device *dev, const tms_attend *p, const tms_cl_sta
 
 /* Processes rows in turns, which share the memory of the states; without rows one idle launch. The
  * states of a turn are packed for the turn's number of rows, as merge expects. */
-static tamis_status attend_base(tms_device *dev, const tms_attend *p) {
+static tamis_status attend_any(tms_device *dev, const tms_attend *p) {
     tms_cl_states s = states_of(p, false);
     const uint32_t rows = p->batch.n_rows, most = s.n_splits > 1 ? BASE_ROWS : rows;
     uint32_t first = 0;
@@ -105,7 +113,7 @@ static tamis_status attend_base(tms_device *dev, const tms_attend *p) {
     do {
         const uint32_t n = rows - first < most ? rows - first : most;
         if (s.n_splits > 1) s.n = (uint64_t)n * p->batch.n_heads;
-        status = run_base(dev, p, &s, first, n);
+        status = run_any(dev, p, &s, first, n);
         if (status == TAMIS_OK) status = merge(dev, p, &s, first, n);
         first += n;
     } while (status == TAMIS_OK && first < rows);
@@ -115,7 +123,7 @@ static tamis_status attend_base(tms_device *dev, const tms_attend *p) {
 tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p) {
     bool cpu;
     tamis_status status = tms_cl_choose(dev, "attend", tms_cl_attend_cpu_refusal(p), &cpu);
-    if (status != TAMIS_OK || !cpu) return status == TAMIS_OK ? attend_base(dev, p) : status;
+    if (status != TAMIS_OK || !cpu) return status == TAMIS_OK ? attend_any(dev, p) : status;
     tms_cl_states s = states_of(p, true);
     status = tms_cl_attend_cpu(dev, p, &s, NULL, NULL);
     return status == TAMIS_OK ? merge(dev, p, &s, 0, p->batch.n_rows) : status;

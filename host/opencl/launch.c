@@ -152,6 +152,23 @@ void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
     tms_cl_u64(l, kv->value_offset);
 }
 
+/* `strides`, or-ed, are in units of `unit` bytes, a power of two. */
+static bool are_aligned(const tms_device *dev, tms_ref ref, uint64_t strides, uint64_t unit) {
+    const uint64_t at = ref.offset | (ref.mem ? (uintptr_t)ref.mem->host : 0);
+    return tms_cl_takes_gpu_form(dev) && (at | strides * unit) % 16 == 0;
+}
+
+bool tms_cl_rows_aligned(const tms_device *dev, const tms_kv *kv) {
+    return are_aligned(dev, kv->data,
+                       kv->page_stride | kv->head_stride | kv->slot_stride | kv->value_offset,
+                       tms_kv_unit(kv->dtype));
+}
+
+bool tms_cl_bounds_aligned(const tms_device *dev, const tms_kv *kv) {
+    return are_aligned(dev, kv->bounds, kv->bounds_page_stride | kv->bounds_head_stride,
+                       tms_kv_unit(kv->bounds_dtype));
+}
+
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
     tms_cl_reached(l, kv->bounds, tms_kv_unit(kv->bounds_dtype), n);
     tms_cl_u64(l, kv->bounds_page_stride);
@@ -266,6 +283,11 @@ tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal,
     if (forced && !*cpu)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: no CPU form: %s", op, refusal);
     return TAMIS_OK;
+}
+
+bool tms_cl_takes_gpu_form(const tms_device *dev) {
+    if (dev->form == TMS_FORM_AUTO) return !((const tms_cl_device *)dev)->cpu;
+    return dev->form == TMS_FORM_GPU;
 }
 
 const char *tms_cl_no_cpu_form(const tms_device *dev) {

@@ -214,6 +214,9 @@ const char *tms_cl_logit_option(const tms_logit *rule);
 /* KV_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh, BOUNDS_PARAMS of bounds.clh, or the
  * _NUMBERS of these; `n` as above. */
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
+/* ALIGNED of elements.clh, of rows of K and V and of bounds; CPUs load 16 bytes either way. */
+bool tms_cl_rows_aligned(const tms_device *dev, const tms_kv *kv);
+bool tms_cl_bounds_aligned(const tms_device *dev, const tms_kv *kv);
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch);
 void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, uint64_t width);
@@ -245,6 +248,8 @@ tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal,
 
 /* Why a fused op, which has a CPU form alone, is refused whatever the case; NULL if it is not. */
 const char *tms_cl_no_cpu_form(const tms_device *dev);
+/* Whether an op that has a form of GPUs beside base takes it. */
+bool tms_cl_takes_gpu_form(const tms_device *dev);
 
 /* Build options of CPU forms with two shapes, which choose the shape. */
 const char *tms_cl_shape(const tms_device *dev);

@@ -8,11 +8,12 @@ static tamis_status run_base(tms_device *dev, const tms_score_pages *p) {
     uint32_t pages_a_block = TMS_CL_WG_SIZE / (p->kv.head_dim / 16);
     uint32_t blocks = full ? (full + pages_a_block - 1) / pages_a_block : 1;
     uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
-    tms_cl_launch l = tms_cl_begin(
-        dev, "score.cl", "score_pages",
-        "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d",
-        tms_bounds_dtype(p->kv.dtype), p->kv.bounds_dtype, p->kv.head_dim, p->kv.page_size, group,
-        p->group);
+    tms_cl_launch l =
+        tms_cl_begin(dev, "score.cl", "score_pages",
+                     "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u "
+                     "-DRULE=%d -DALIGNED=%d",
+                     tms_bounds_dtype(p->kv.dtype), p->kv.bounds_dtype, p->kv.head_dim,
+                     p->kv.page_size, group, p->group, tms_cl_bounds_aligned(dev, &p->kv));
     tms_cl_bounds_of(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);

@@ -174,6 +174,17 @@ static const tms_architecture architectures[] = {
      .required = COMMON,
      .optional = QKV_BIAS | BIT(ATTN_OUTPUT_BIAS),
      .pairing = TAMIS_PAIR_ADJACENT},
+    {.info = {"minicpm", "MiniCPM 1, 2 and 4", NULL},
+     .required = COMMON,
+     .optional = QKV_BIAS | BIT(ATTN_OUTPUT_BIAS) | FFN_BIAS,
+     .pairing = TAMIS_PAIR_ADJACENT,
+     .keys = TMS_KEY_SCALES | TMS_KEY_LOGIT_SCALE,
+     .divided = true,
+     .rope_factors = true,
+     .long_factors = true,
+     .embed_scale = 12,
+     .depth_scale = 1.4,
+     .logit_width = 256},
 };
 #define N_ARCHITECTURES (sizeof architectures / sizeof *architectures)
 
@@ -275,7 +286,6 @@ static const tamis_architecture_info refused[] = {
     {"mistral3", "Ministral 3, Mistral Small 3.2", "scales queries by their position"},
     {"falcon", "Falcon 1 and 2",
      "has groups of up to 71 heads, and in some models two norms of the same rows"},
-    {"minicpm", "MiniCPM 1, 2 and 4", "has scales that its files leave out"},
     {"olmo", "OLMo 1", "has norms without weights, and clamps queries, keys and values"},
     {"deci", "Nemotron Super, Nano", "may have layers without attention"},
     {"openelm", "OpenELM", "has layers of different widths"},

@@ -81,9 +81,12 @@ typedef struct tms_architecture {
     tms_unrotated unrotated;
     bool plain_locals; /* local layers rotate without scaling */
     /* Where no key says them: tokens of the window, 0: none; of how many layers the last is global, 0:
-     * all are local; the base of local layers' rotation, 0: that of global ones; caps, 0: none. */
+     * all are local; the base of local layers' rotation, 0: that of global ones; caps, 0: none;
+     * the scale of embeddings, that of what is added to the residual stream, times the root of the number
+     * of layers, and logit_scale, times the width, 0: all 1. */
     uint32_t window, pattern;
     double local_base, attn_cap, logit_cap;
+    double embed_scale, depth_scale, logit_width;
 } tms_architecture;
 
 /* NULL if it is not known. */

@@ -392,11 +392,11 @@ static tamis_status read_cap(const tms_gguf *gguf, const tms_config *config, con
     return TAMIS_OK;
 }
 
-/* A scale that is `absent` where the key is missing or 0. */
+/* A scale that is `absent` where the key is missing, or that if 0 is 1, and 1 where the key is 0. */
 static tamis_status read_scale(const tms_gguf *gguf, const tms_config *config, const char *suffix,
                                double absent, float *out, tamis_error *error) {
-    TMS_TRY(read_cap(gguf, config, suffix, 0, out, error));
-    if (*out == 0) *out = (float)absent;
+    TMS_TRY(read_cap(gguf, config, suffix, absent, out, error));
+    if (*out == 0) *out = 1;
     return TAMIS_OK;
 }
 
@@ -411,12 +411,15 @@ static tamis_status read_scales(const tms_gguf *gguf, tms_config *config, tamis_
         config->attn_scale = (float)(1 / sqrt((double)(config->dim / config->n_heads)));
     }
     if (a->keys & TMS_KEY_SCALES) {
-        TMS_TRY(read_scale(gguf, config, "attention.scale", 0, &config->attn_scale, error));
-        TMS_TRY(read_scale(gguf, config, "embedding_scale", 1, &config->embed_scale, error));
-        TMS_TRY(read_scale(gguf, config, "residual_scale", 1, &config->residual_scale, error));
+        TMS_TRY(read_cap(gguf, config, "attention.scale", 0, &config->attn_scale, error));
+        TMS_TRY(read_scale(gguf, config, "embedding_scale", a->embed_scale, &config->embed_scale,
+                           error));
+        TMS_TRY(read_scale(gguf, config, "residual_scale", a->depth_scale / sqrt(config->n_layers),
+                           &config->residual_scale, error));
     }
     if (a->keys & TMS_KEY_LOGIT_SCALE)
-        TMS_TRY(read_scale(gguf, config, "logit_scale", 1, &logit_scale, error));
+        TMS_TRY(read_scale(gguf, config, "logit_scale", a->logit_width / config->dim, &logit_scale,
+                           error));
     config->logit_scale = a->divided ? 1 / logit_scale : logit_scale;
     if (a->keys & TMS_KEY_PARALLEL)
         TMS_TRY(tms_gguf_bool(gguf, key_of(config, "use_parallel_residual").text, &config->parallel,

@@ -99,7 +99,7 @@ static const char *const models[] = {
 static const char *const others[] = {
     "gemma",      "gemma2", "phi3",    "phi4",          "chatglm",   "granite4", "smollm3",
     "starcoder2", "exaone", "exaone4", "exaone4-small", "internlm2", "cohere2",  "stablelm",
-    "gptneox",    "orion",  "xverse",  "seed_oss",      "ernie4_5"};
+    "gptneox",    "orion",  "xverse",  "seed_oss",      "ernie4_5",  "minicpm"};
 #define MODELS (sizeof models / sizeof *models)
 #define OTHERS (sizeof others / sizeof *others)
 

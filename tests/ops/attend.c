@@ -570,6 +570,7 @@ const check_op check_op_attend = {
     .launch = launch,
     .cpu_form = check_lanes_cpu_form,
     .cpu_shapes = true,
+    .gpu_form = true,
     .rows = check_lanes_rows,
     .settle = settle,
     .again_name = "all pages by list against no lists",

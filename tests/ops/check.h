@@ -464,6 +464,7 @@ struct check_op {
     /* Optional. Whether a CPU device owes the case its CPU form; without, none does. */
     bool (*cpu_form)(const check_case *c);
     bool cpu_shapes; /* the CPU form has two shapes */
+    bool gpu_form;   /* there is one */
     /* Optional. Overwrites in read-back arrays what the contract leaves open. */
     void (*settle)(const check_data *data, void *const *arrays);
     /* Optional. Judges the results in place of check_compare. */

@@ -22,9 +22,8 @@ static const char usage_text[] =
     "  --list L       cases: smoke, lean (few builds of each kernel), ci (default), full,\n"
     "                 oclgrind, bench\n"
     "  --case S       one case instead of a list; may be repeated\n"
-    "  --form F       base, cpu, cpu-other (its other shape) or auto; default: each that the op "
-    "has\n"
-    "                 and the device takes by itself\n"
+    "  --form F       base, gpu, cpu, cpu-other (its other shape) or auto; default: each that the\n"
+    "                 op has and the device takes by itself, and gpu\n"
     "  --mode M       correct (default), bitwise, bench (default list: bench)\n"
     "  --seed N       of the data; default 1\n"
     "  --probe N      MiB over which bench measures the read bandwidth; default 128\n"
@@ -60,7 +59,7 @@ static int word_index(const char *name, const char *const *names, int count) {
 
 static int take_value(arguments *args, const char *flag, const char *value) {
     static const char *const modes[] = {"correct", "bitwise", "bench"};
-    static const char *const forms[] = {"auto", "base", "cpu", "cpu-other"};
+    static const char *const forms[] = {"auto", "base", "cpu", "cpu-other", "gpu"};
     char why[256], *end;
     check_case item;
     int index;
@@ -75,7 +74,7 @@ static int take_value(arguments *args, const char *flag, const char *value) {
         }
         check_cases_add(&args->cases, &item);
     } else if (strcmp(flag, "--form") == 0) {
-        if ((args->options.form = word_index(value, forms, 4)) < 0)
+        if ((args->options.form = word_index(value, forms, 5)) < 0)
             return wrong("no such form:", value);
     } else if (strcmp(flag, "--mode") == 0) {
         if ((index = word_index(value, modes, 3)) < 0) return wrong("no such mode:", value);

@@ -58,6 +58,7 @@ form_of() {
     case $1 in
     attend_narrow.clh | attend_wide.clh) ;;
     *cpu*) echo --form cpu ;;
+    *gpu*) echo --form gpu ;;
     *) echo --form base ;;
     esac
 }
@@ -77,6 +78,7 @@ norm_cpu.cl|norm|s/scale \* load_f32(w + i)/scale * load_f32(w)/
 argmax_cpu.cl|argmax|s/k == best \&\& at < index/k == best/
 argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/
 attend.cl|attend|s/page_of\[key\] + value_offset/page_of[key]/
+attend_gpu.cl|attend|s/places\[k\] + value_offset/places[k]/
 attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/
 attend_cpu.cl|observed_attend|s/old + joined/joined/
 attend_cpu.cl|write_attend|s/== newest) WRITE_OWN/== 0) WRITE_OWN/

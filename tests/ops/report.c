@@ -34,7 +34,8 @@ static const char *form_name(tms_form form) {
     static const char *const names[] = {[TMS_FORM_AUTO] = "auto",
                                         [TMS_FORM_BASE] = "base",
                                         [TMS_FORM_CPU] = "cpu",
-                                        [TMS_FORM_CPU_OTHER] = "cpu-other"};
+                                        [TMS_FORM_CPU_OTHER] = "cpu-other",
+                                        [TMS_FORM_GPU] = "gpu"};
     return names[form];
 }
 

@@ -68,8 +68,8 @@ static bool begins_idle(tms_device *dev, const check_case *c) {
 #ifdef TAMIS_HAVE_OPENCL
     static const check_op *op;
     static uint32_t begun; /* a bit for each; an op's cases differ in one of the two */
-    if (strcmp(dev->backend->name, "opencl") == 0 && dev->form == TMS_FORM_BASE &&
-        tms_cl(dev)->wide_grids) {
+    if (strcmp(dev->backend->name, "opencl") == 0 && tms_cl(dev)->wide_grids &&
+        (dev->form == TMS_FORM_BASE || dev->form == TMS_FORM_GPU)) {
         if (op != c->op) begun = 0;
         op = c->op;
         const uint32_t before = begun;
@@ -284,20 +284,23 @@ static void run_form(const check_options *options, tms_device *dev, tms_device *
     check_report_result(data->c, form, &result);
 }
 
-/* Without a form asked for: all that the op has and the device may take by itself. Where an op has
- * nothing to choose from, AUTO would be BASE again. */
+/* Without a form asked for: all that the op has and the device may take by itself; that of GPUs, which
+ * there may be none of, in the place of BASE where CPUs have their own: there AUTO is BASE where theirs
+ * does not take a case. Where an op has nothing to choose from, AUTO would be BASE again. */
 static bool is_asked(const check_options *options, const tms_device *dev, const check_op *op,
                      tms_form form) {
     if (check_is_reference(dev) && form != TMS_FORM_AUTO) return false; /* it has one form */
     if (options->form >= 0) return options->form == (int)form;
     if (form == TMS_FORM_AUTO && !dev->chose && !op->refusal) return check_is_reference(dev);
     if (form == TMS_FORM_CPU_OTHER && !op->cpu_shapes) return false;
+    if (form == TMS_FORM_GPU && !op->gpu_form) return false;
+    if (form == TMS_FORM_BASE && op->gpu_form && !dev->base_only) return false;
     return !tms_form_is_cpu(form) || !dev->base_only;
 }
 
 void check_run_case(const check_options *options, tms_device *dev, tms_device *reference,
                     const check_case *c) {
-    static const tms_form forms[] = {TMS_FORM_BASE, TMS_FORM_CPU, TMS_FORM_CPU_OTHER,
+    static const tms_form forms[] = {TMS_FORM_BASE, TMS_FORM_CPU, TMS_FORM_CPU_OTHER, TMS_FORM_GPU,
                                      TMS_FORM_AUTO};
     check_data data;
     check_data_make(&data, c, options->seed);

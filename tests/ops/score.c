@@ -228,6 +228,7 @@ const check_op check_op_score_pages = {
     .oracle = oracle,
     .launch = launch,
     .cpu_form = check_lanes_cpu_form,
+    .gpu_form = true,
     .rows = check_lanes_rows,
     .rows_alone = true,
     .bytes = bytes,
