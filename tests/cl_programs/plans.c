@@ -192,6 +192,13 @@ static void plans(bool small) {
     if (!small) pages(shapes);
 }
 
+/* What drivers that are no GPU's get, and are not known. */
+static void base_forms(void) {
+    context->dev->form = TMS_FORM_BASE;
+    attention_of(shapes, TAMIS_F16);
+    context->dev->form = TMS_FORM_AUTO;
+}
+
 /* A sequence of one token, what it holds, and how fast it can be read. */
 static void reading(void) {
     const wanted w = {.shape = shapes, .dtype = TAMIS_F16};
@@ -261,6 +268,28 @@ static void other_ops(void) {
                 .dim = 4096, .kind = (tamis_norm_kind)kind, .accumulate = accumulate};
             require(tamis_op_norm(context, &norm, &error));
         }
+}
+
+/* The pipeline over a cache of the caller's, whose rows begin at no multiple of 16 bytes. */
+static void unaligned(void) {
+    const tamis_kv kv = {.dtype = TAMIS_F16,
+                         .layout = TAMIS_KV_STRIDES,
+                         .page_size = 16,
+                         .head_dim = 128,
+                         .slot_stride = 130,
+                         .head_stride = 16 * 130,
+                         .value_offset = 8 * 16 * 130,
+                         .page_stride = 16 * 16 * 130,
+                         .bounds_head_stride = 258,
+                         .bounds_page_stride = 8 * 258};
+    const tamis_batch batch = {.n_heads = 32, .n_kv_heads = 8, .max_visible = CONTEXT};
+    const tamis_bounds_params bounds = {.kv = kv, .n_kv_heads = 8};
+    const tamis_score_pages_params score = {.kv = kv, .batch = batch};
+    const tamis_attend_params attend = {.kv = kv, .batch = batch};
+    snprintf(now, sizeof now, "rows of 130 elements");
+    require(tamis_op_bounds(context, &bounds, &error));
+    require(tamis_op_score_pages(context, &score, &error));
+    require(tamis_op_attend(context, &attend, &error));
 }
 
 /* Scores of slots by themselves, which no public call has. */
@@ -345,7 +374,9 @@ int main(int argc, char **argv) {
     snprintf(now, sizeof now, "%s", gpu.name);
     require(tamis_context_create(&params, &context, &error));
     plans(small);
+    base_forms();
     reading();
+    unaligned();
     weights(small);
     other_ops();
     scores();
