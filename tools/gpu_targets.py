@@ -67,28 +67,26 @@ TARGETS = {target.name: target for target in (
     Target('sm_90', 'H100', NVIDIA, 132, 1024, 48 * KIB, 'SM', 64, 32, 32, 228 * KIB, 128, None),
 )}
 
-# As the drivers spell them: platform, vendor, extensions, work-items in step.
+# As the drivers spell them: platform, vendor, extensions.
 CL_NAMES = {
     INTEL: ('Intel(R) OpenCL Graphics', 'Intel(R) Corporation',
             'cl_khr_byte_addressable_store cl_khr_fp16 cl_khr_subgroups cl_intel_subgroups '
-            'cl_intel_required_subgroup_size cl_intel_subgroups_short', 16),
+            'cl_intel_required_subgroup_size cl_intel_subgroups_short'),
     AMD: ('AMD Accelerated Parallel Processing', 'Advanced Micro Devices, Inc.',
           'cl_khr_byte_addressable_store cl_khr_fp16 cl_khr_subgroups '
-          'cl_amd_device_attribute_query', 64),
+          'cl_amd_device_attribute_query'),
     NVIDIA: ('NVIDIA CUDA', 'NVIDIA Corporation',
              'cl_khr_byte_addressable_store cl_khr_global_int32_base_atomics '
-             'cl_nv_device_attribute_query', 32),
+             'cl_nv_device_attribute_query'),
 }
 WAVES = {INTEL: 'threads', AMD: 'waves', NVIDIA: 'warps'}
 
 
 def cl_words(target):
     """What cl-programs is told of the GPU."""
-    platform, vendor, extensions, width = CL_NAMES[target.vendor]
-    if target.name.startswith('gfx10'):
-        width = 32
-    return [platform, vendor, target.product, extensions, str(target.units), str(width),
-            str(target.group), str(target.cl_local)]
+    platform, vendor, extensions = CL_NAMES[target.vendor]
+    return [platform, vendor, target.product, extensions, str(target.units), str(target.group),
+            str(target.cl_local)]
 
 
 # ---- What is needed ------------------------------------------------------------------------------

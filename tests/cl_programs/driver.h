@@ -10,8 +10,8 @@
 /* What the GPU says of itself. */
 typedef struct driver_gpu {
     const char *platform, *vendor, *name, *extensions;
-    uint32_t compute_units, multiple; /* work-items that run in step */
-    size_t group;                     /* work-items of a work-group, at most */
+    uint32_t compute_units;
+    size_t group; /* work-items of a work-group, at most */
     uint64_t local_bytes;
 } driver_gpu;
 

@@ -2,7 +2,7 @@
 /* Writes every OpenCL program that plans, models and ops build on a GPU: whatever host/opencl asks the
  * driver for, which is driver.c. A kernel that no line here makes is found by tools/gpu_compilers.py,
  * since it is in a text and not in the list.
- * usage: cl-programs small|full FOLDER MODELS PLATFORM VENDOR NAME EXTENSIONS UNITS MULTIPLE GROUP LOCAL
+ * usage: cl-programs small|full FOLDER MODELS PLATFORM VENDOR NAME EXTENSIONS UNITS GROUP LOCAL
  *   MODELS: a folder of GGUF files; the others are what the GPU says of itself (driver.h). */
 #include "host/backend.h"
 #include "lib/core/core.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT = 8192, ROWS = 64, LONG_CHUNK = 2048, WORDS = 12 };
+enum { CONTEXT = 8192, ROWS = 64, LONG_CHUNK = 2048, WORDS = 11 };
 
 static tamis_context *context;
 static tamis_error error;
@@ -29,17 +29,18 @@ static void require(tamis_status status) {
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* Of models that are in use, and of the other head dims that the library has. */
-typedef enum often { RARE, FULL, SMALL } often; /* rare ones with f16 alone; the last ones always */
+/* Of models that are in use, and of the other head dims that the library has: with f16 alone; with q8
+ * and q4, too; in the short list, too, where q8 and q4 come with the first one alone. */
+typedef enum often { RARE, OFTEN, ALWAYS } often;
 typedef struct shape {
     const char *name;
     uint32_t heads, kv_heads, dim;
     often often;
 } shape;
 static const shape shapes[] = {
-    {"Llama 3 8B", 32, 8, 128, SMALL},    {"Llama 2 7B", 32, 32, 128, SMALL},
-    {"Llama 3.2 1B", 32, 8, 64, SMALL},   {"Gemma 3 4B", 8, 4, 256, SMALL},
-    {"Llama 3 70B", 64, 8, 128, FULL},    {"SmolLM2 135M", 9, 3, 64, RARE},
+    {"Llama 3 8B", 32, 8, 128, ALWAYS},   {"Llama 2 7B", 32, 32, 128, ALWAYS},
+    {"Llama 3.2 1B", 32, 8, 64, ALWAYS},  {"Gemma 3 4B", 8, 4, 256, ALWAYS},
+    {"Llama 3 70B", 64, 8, 128, OFTEN},   {"SmolLM2 135M", 9, 3, 64, RARE},
     {"Qwen 2.5 7B", 28, 4, 128, RARE},    {"StarCoder", 48, 1, 128, RARE},
     {"Phi 2", 32, 32, 80, RARE},          {"Phi 3 mini", 32, 32, 96, RARE},
     {"StableLM 2 12B", 32, 8, 160, RARE}, {"Gemma 2B", 8, 1, 256, RARE},
@@ -183,7 +184,7 @@ static void plans(bool small) {
     static const tamis_dtype dtypes[] = {TAMIS_F16, TAMIS_Q8, TAMIS_Q4};
     for (size_t i = 0; i < SHAPES; i++)
         for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
-            if (small ? shapes[i].often == SMALL && (i == 0 || d == 0)
+            if (small ? shapes[i].often == ALWAYS && (i == 0 || d == 0)
                       : shapes[i].often != RARE || d == 0)
                 attention_of(&shapes[i], dtypes[d]);
     for (uint32_t dtype = TAMIS_F32; dtype <= TAMIS_Q4; dtype++)
@@ -356,7 +357,7 @@ int main(int argc, char **argv) {
     const bool small = argc == WORDS && strcmp(argv[1], "small") == 0;
     if (argc != WORDS || (!small && strcmp(argv[1], "full") != 0)) {
         fprintf(stderr, "usage: cl-programs small|full FOLDER MODELS PLATFORM VENDOR NAME "
-                        "EXTENSIONS UNITS MULTIPLE GROUP LOCAL\n");
+                        "EXTENSIONS UNITS GROUP LOCAL\n");
         return 2;
     }
     const driver_gpu gpu = {.platform = argv[4],
@@ -364,9 +365,8 @@ int main(int argc, char **argv) {
                             .name = argv[6],
                             .extensions = argv[7],
                             .compute_units = number(argv[8]),
-                            .multiple = number(argv[9]),
-                            .group = number(argv[10]),
-                            .local_bytes = number(argv[11])};
+                            .group = number(argv[9]),
+                            .local_bytes = number(argv[10])};
     const tamis_context_params params = {.device = "opencl"};
     driver_begin(&gpu);
     setenv("TAMIS_KERNEL_CACHE", "none", 1); /* else the host asks for binaries */
