@@ -38,7 +38,7 @@ set(TAMIS_LONG_TESTS
 # Tests that take longest begin first, so that none is left alone at the end.
 set(TAMIS_SLOW_TESTS
     "check\\.(opencl\\.(others|attend.*|sparse_attend)|cuda\\.others|mutants.*|rusticl|intel)"
-    "policies-.*-opencl|consumer-static|model-real-.*|cli|cli-(chunks|ttft)|cuda-ptx")
+    "policies-.*-opencl|consumer-static|model-real-.*|cli|cli-(chunks|ttft)|cuda-ptx|gpu-compilers")
 
 # Whether one of the patterns, which follow, is that of the test.
 function(tamis_matches out test)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034
-# Sourced by demo.sh, test.sh, deb.sh, fetch_model.sh and llama_cpp.sh: installs Debian packages
+# Sourced by demo.sh, test.sh, deb.sh, gpu_compilers.sh, fetch_model.sh and llama_cpp.sh: installs Debian packages
 # that are missing, builds, and shows how far it is.
 
 say() {
@@ -96,5 +96,8 @@ needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast1 
     libhiredis-dev libpcre2-dev libxxhash-dev pocl-opencl-icd"
 needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-jinja2 python3-matplotlib
     python3-numpy python3-pip mesa-opencl-icd pkgconf dpkg-dev file
-    redis-tools"
+    redis-tools intel-opencl-icd rocm-device-libs"
+# Of tools/gpu_compilers.sh: to build its list of programs, and the compilers. PoCL brings clang-15.
+needed_for_programs="g++ libcmocka-dev python3"
+needed_for_gpu_compilers="clang-15 intel-opencl-icd libclc-15 rocm-device-libs"
 needed_to_fetch=python3-pip
