@@ -195,8 +195,9 @@ def totals(targets, programs, figures, failures):
 
 
 def is_narrow(figures):
-    """Of a program for f16, of the cache or of weights."""
-    f16 = {'-DDTYPE=1', '-DWEIGHT=1', '-DTYPE_A=1'} & set(figures.program.options.split())
+    """Of a program for f16, of caches or weights, whose rows may begin where wide loads do."""
+    words = set(figures.program.options.split())
+    f16 = {'-DDTYPE=1', '-DWEIGHT=1', '-DTYPE_A=1'} & words and '-DALIGNED=0' not in words
     return bool(f16 and figures.load and figures.load < WIDE)
 
 

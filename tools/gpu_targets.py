@@ -235,7 +235,7 @@ def compile_intel(target, source, options, folder):
 CLANG = ['clang-15', '-x', 'cl', '-O3', '-Xclang', '-finclude-default-header', '-S']
 AMD_BYTES = {'ubyte': 1, 'sbyte': 1, 'ushort': 2, 'sshort': 2, 'short': 2, 'dword': 4,
              'dwordx2': 8, 'dwordx3': 12, 'dwordx4': 16}
-AMD_LOAD = re.compile(r'\b(?:global|flat|buffer)_load_(\w+)')
+AMD_LOAD = re.compile(r'\b(?:global|flat)_load_(\w+)')  # buffer_load is of private memory
 
 
 def amd_number(text, name):
