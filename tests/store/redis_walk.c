@@ -10,9 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define WALK_MS   15u
-#define HOLLOW_MS 150u /* for a walk that must get past the first names on a busy machine */
-#define END_MS    20000u
+#define WALK_MS 15u
 #define IN_TIME 15 /* seconds: a busy machine may wait for the processor */
 
 /* How SCAN is answered. All but ENDS never say that they have come to an end. */
@@ -119,9 +117,7 @@ static tamis_store *open_store(int how, uint64_t bytes) {
     const tamis_store_params params = {.redis = path,
                                        .redis_bytes = bytes,
                                        .redis_timeout_ms = how == TRICKLE ? 20 : 5000,
-                                       .redis_walk_ms = how == ENDS     ? END_MS
-                                                        : how == HOLLOW ? HOLLOW_MS
-                                                                        : WALK_MS};
+                                       .redis_walk_ms = WALK_MS};
     tamis_store *store = NULL;
     kind = how;
     OK(tamis_store_create(&params, &store, &test_error));
@@ -168,7 +164,7 @@ static void walks_end(void **state) {
 /* Names that do not end are bounded in number too, and those that come again are kept once. */
 static void names_are_bounded(void **state) {
     (void)state;
-    const tamis_store_params params = {.redis = path, .redis_walk_ms = END_MS};
+    const tamis_store_params params = {.redis = path, .redis_walk_ms = 20000};
     tms_tier *tier = NULL;
     tms_keys keys;
     OK(tms_redis_ops.open(&params, &tier, &test_error));
@@ -203,7 +199,7 @@ static void hollow_names_end(void **state) {
                                                 : tamis_store_gc(store, &found, &test_error);
         assert_int_equal(status, TAMIS_E_IO);
         assert_non_null(strstr(test_error.text, "the redis tier names records that are not there"));
-        assert_in_range(atomic_load(&asked), 1, 2 * HOLLOW_MS); /* each takes 2 ms */
+        assert_in_range(atomic_load(&asked), 1, 2 * WALK_MS); /* each takes 2 ms */
         tamis_store_destroy(&store);
     }
 }
