@@ -17,6 +17,10 @@ cmake -S "$source" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DTAMIS_SANITI
     cat "$folder.log"
     exit 1
 }
+# Intel's driver loads a library with RTLD_DEEPBIND, which sanitizers refuse, and the loader of drivers
+# loads all that are installed. So PoCL is the only one here.
+pocl=/etc/OpenCL/vendors/pocl.icd
+[ ! -e "$pocl" ] || export OCL_ICD_VENDORS=$pocl
 # Where the kernel scatters addresses more widely than ThreadSanitizer's runtime knows, it does not
 # start unless that is switched off.
 plain=

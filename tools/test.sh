@@ -95,8 +95,8 @@ export ASAN_OPTIONS=detect_stack_use_after_return=0:intercept_tls_get_addr=0:use
 export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
 # Of Mesa's drivers one unloads a library that has not freed all memory, on an EPYC 128 bytes at each
-# start: a leak without a name, which that file cannot tell from ours. So PoCL is the only driver
-# here.
+# start: a leak without a name, which that file cannot tell from ours. Intel's loads a library with
+# RTLD_DEEPBIND, which sanitizers refuse. So PoCL is the only driver here.
 pocl=/etc/OpenCL/vendors/pocl.icd
 [ ! -e "$pocl" ] || export OCL_ICD_VENDORS=$pocl
 say "sanitizer build into build-sanitize/"
