@@ -54,7 +54,7 @@ class Program:
     def short(self):
         """The options that differ from program to program."""
         return ' '.join(word for word in self.options.split()
-                        if not word.startswith(('-cl-std', '-w', '-DHAVE_'))) or '-'
+                        if not word.startswith(('-cl-std', '-w', '-DHAVE_', '-DSUB_GROUP'))) or '-'
 
     def name(self):
         return '%s with %s for %s' % (self.file, self.short(), self.target.name)

@@ -79,6 +79,7 @@ CL_NAMES = {
              'cl_khr_byte_addressable_store cl_khr_global_int32_base_atomics '
              'cl_nv_device_attribute_query'),
 }
+LEAST_SUB_GROUPS = {'pvc': 16}  # work-items; of Intel's others 8
 WAVES = {INTEL: 'threads', AMD: 'waves', NVIDIA: 'warps'}
 
 
@@ -86,7 +87,7 @@ def cl_words(target):
     """What cl-programs is told of the GPU."""
     platform, vendor, extensions = CL_NAMES[target.vendor]
     return [platform, vendor, target.product, extensions, str(target.units), str(target.group),
-            str(target.cl_local)]
+            str(target.cl_local), str(LEAST_SUB_GROUPS.get(target.name, 8))]
 
 
 # ---- What is needed ------------------------------------------------------------------------------

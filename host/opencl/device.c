@@ -227,6 +227,22 @@ static bool has_avx512(void) {
 #endif
 }
 
+/* Of cl_intel_required_subgroup_size; not in the headers of OpenCL 1.2. */
+#define SUB_GROUP_SIZES 0x4108
+/* Work-items that a kernel's compiler must take side by side, or 0 if it may choose: IGC takes 32
+ * where 8 is not among the sizes, and then spills (docs/results/gpu-compilers.md). */
+static unsigned sub_group_of(cl_device_id device) {
+    char extensions[8192] = "";
+    size_t sizes[8], bytes = 0, least = SIZE_MAX;
+    clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, sizeof extensions - 1, extensions, NULL);
+    if (!strstr(extensions, "cl_intel_required_subgroup_size")) return 0;
+    if (clGetDeviceInfo(device, SUB_GROUP_SIZES, sizeof sizes, sizes, &bytes) != CL_SUCCESS)
+        return 0;
+    for (size_t i = 0; i < bytes / sizeof *sizes; i++)
+        if (sizes[i] < least) least = sizes[i];
+    return least == 16 ? 16 : 0;
+}
+
 static void set_vendor(tms_cl_device *cl, const vendor *v) {
     const bool clang = cl->cpu && v->clang;
     if (!cl->cpu)
@@ -241,6 +257,10 @@ static void set_vendor(tms_cl_device *cl, const vendor *v) {
              "-cl-std=CL1.2 -w -DHAVE_PREFETCH=%d -DHAVE_FP16_VECTORS=%d -DHAVE_CALLS=%d%s%s",
              clang, clang, cl->cpu, cl->cpu && v->mute && has_avx512() ? " -DWIDE_REGISTERS=1" : "",
              v->plain ? " -cl-opt-disable" : "");
+    const unsigned sub_group = cl->cpu ? 0 : sub_group_of(cl->id);
+    const size_t length = strlen(cl->options);
+    if (sub_group)
+        snprintf(cl->options + length, sizeof cl->options - length, " -DSUB_GROUP=%u", sub_group);
 }
 
 /* Memory with zeros. Where the device does not write them to memory of the host that it was given, it

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SUB_GROUP_SIZES 0x4108 /* of cl_intel_required_subgroup_size */
 #define MOST_SIZES 8 /* of a kernel's work-groups */
 
 struct _cl_mem {
@@ -105,23 +106,26 @@ cl_int CL_API_CALL clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t 
     const cl_device_fp_config floats = CL_FP_INF_NAN | CL_FP_ROUND_TO_NEAREST | CL_FP_FMA;
     const cl_bool yes = CL_TRUE, no = CL_FALSE;
     const cl_uint units = gpu->compute_units, alignment = 1024; /* bits */
+    const size_t sub_groups[] = {8, 16, 32}, skipped = gpu->least_sub_group == 16;
     const cl_ulong memory = 16 * GIGABYTE, allocation = 4 * GIGABYTE, local = gpu->local_bytes;
     const struct {
         cl_device_info what;
         const void *from;
         size_t bytes;
-    } numbers[] = {{CL_DEVICE_TYPE, &type, sizeof type},
-                   {CL_DEVICE_AVAILABLE, &yes, sizeof yes},
-                   {CL_DEVICE_COMPILER_AVAILABLE, &yes, sizeof yes},
-                   {CL_DEVICE_ENDIAN_LITTLE, &yes, sizeof yes},
-                   {CL_DEVICE_HOST_UNIFIED_MEMORY, &no, sizeof no},
-                   {CL_DEVICE_SINGLE_FP_CONFIG, &floats, sizeof floats},
-                   {CL_DEVICE_MAX_COMPUTE_UNITS, &units, sizeof units},
-                   {CL_DEVICE_MEM_BASE_ADDR_ALIGN, &alignment, sizeof alignment},
-                   {CL_DEVICE_MAX_WORK_GROUP_SIZE, &gpu->group, sizeof gpu->group},
-                   {CL_DEVICE_LOCAL_MEM_SIZE, &local, sizeof local},
-                   {CL_DEVICE_GLOBAL_MEM_SIZE, &memory, sizeof memory},
-                   {CL_DEVICE_MAX_MEM_ALLOC_SIZE, &allocation, sizeof allocation}};
+    } numbers[] = {
+        {CL_DEVICE_TYPE, &type, sizeof type},
+        {CL_DEVICE_AVAILABLE, &yes, sizeof yes},
+        {CL_DEVICE_COMPILER_AVAILABLE, &yes, sizeof yes},
+        {CL_DEVICE_ENDIAN_LITTLE, &yes, sizeof yes},
+        {CL_DEVICE_HOST_UNIFIED_MEMORY, &no, sizeof no},
+        {CL_DEVICE_SINGLE_FP_CONFIG, &floats, sizeof floats},
+        {CL_DEVICE_MAX_COMPUTE_UNITS, &units, sizeof units},
+        {CL_DEVICE_MEM_BASE_ADDR_ALIGN, &alignment, sizeof alignment},
+        {CL_DEVICE_MAX_WORK_GROUP_SIZE, &gpu->group, sizeof gpu->group},
+        {CL_DEVICE_LOCAL_MEM_SIZE, &local, sizeof local},
+        {CL_DEVICE_GLOBAL_MEM_SIZE, &memory, sizeof memory},
+        {CL_DEVICE_MAX_MEM_ALLOC_SIZE, &allocation, sizeof allocation},
+        {SUB_GROUP_SIZES, sub_groups + skipped, sizeof sub_groups - skipped * sizeof *sub_groups}};
     const struct {
         cl_device_info what;
         const char *text;

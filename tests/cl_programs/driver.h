@@ -13,6 +13,7 @@ typedef struct driver_gpu {
     uint32_t compute_units;
     size_t group; /* work-items of a work-group, at most */
     uint64_t local_bytes;
+    size_t least_sub_group; /* of Intel's: 8 or 16 work-items; the most are 32 */
 } driver_gpu;
 
 /* Before the first call of OpenCL. */

@@ -3,6 +3,7 @@
  * driver for, which is driver.c. A kernel that no line here makes is found by tools/gpu_compilers.py,
  * since it is in a text and not in the list.
  * usage: cl-programs small|full FOLDER MODELS PLATFORM VENDOR NAME EXTENSIONS UNITS GROUP LOCAL
+ *        SUB_GROUP
  *   MODELS: a folder of GGUF files; the others are what the GPU says of itself (driver.h). */
 #include "host/backend.h"
 #include "lib/core/core.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT = 8192, ROWS = 64, LONG_CHUNK = 2048, WORDS = 11 };
+enum { CONTEXT = 8192, ROWS = 64, LONG_CHUNK = 2048, WORDS = 12 };
 
 static tamis_context *context;
 static tamis_error error;
@@ -357,7 +358,7 @@ int main(int argc, char **argv) {
     const bool small = argc == WORDS && strcmp(argv[1], "small") == 0;
     if (argc != WORDS || (!small && strcmp(argv[1], "full") != 0)) {
         fprintf(stderr, "usage: cl-programs small|full FOLDER MODELS PLATFORM VENDOR NAME "
-                        "EXTENSIONS UNITS GROUP LOCAL\n");
+                        "EXTENSIONS UNITS GROUP LOCAL SUB_GROUP\n");
         return 2;
     }
     const driver_gpu gpu = {.platform = argv[4],
@@ -366,7 +367,8 @@ int main(int argc, char **argv) {
                             .extensions = argv[7],
                             .compute_units = number(argv[8]),
                             .group = number(argv[9]),
-                            .local_bytes = number(argv[10])};
+                            .local_bytes = number(argv[10]),
+                            .least_sub_group = number(argv[11])};
     const tamis_context_params params = {.device = "opencl"};
     driver_begin(&gpu);
     setenv("TAMIS_KERNEL_CACHE", "none", 1); /* else the host asks for binaries */
