@@ -2,19 +2,27 @@
 /* observe: value(slot) = join over the rows of a span of (join over the group of f(w)),
  * w = exp(logit - lse).
  * contract: host/ops/; meaning: host/reference/observe.c.
- * Work split: a work-group owns WG_SIZE slots of one (item, KV head), each work-item one slot, and
- * goes through the rows of the span. A launch takes rows part_begin to part_end, since the length
- * of a work-item's loops is limited (by a GPU's watchdog; by llvmpipe, which ends a loop silently
- * after 65,535 iterations). observe_rows computes logits from keys, for ROWS rows of one query head
- * at a time, whose q are in local memory; observe_logits reads logits. */
+ * Work split: a work-group owns some slots of one (item, KV head) and goes through the rows of the
+ * span. A launch takes rows part_begin to part_end, since the length of a work-item's loops is limited
+ * (by a GPU's watchdog; by llvmpipe, which ends a loop silently after 65,535 iterations).
+ * observe_rows computes logits from keys: it owns KEYS slots, whose keys it reads once. TEAM
+ * neighbouring work-items hold 8 channels each of a key, TURNS times, and share its logits with ROWS
+ * rows of one query head by local memory; then each work-item weighs PAIRS of (row, key).
+ * observe_logits reads logits: a work-item owns a slot. */
 #include "common.clh"
 #include "logit.clh"
 #include "observe.clh"
-#ifndef MOST_DIM
-#define MOST_DIM 256 /* channels of a head */
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
 #endif
-#define ROWS         8
-#define FOR_EACH_ROW _Pragma("unroll") for (uint r = 0; r < ROWS; r++)
+#define ROWS   8
+#define TURNS  2
+#define TEAM   (HEAD_DIM / 8 / TURNS)
+#define SIDE   (WG_SIZE / TEAM) /* keys that are held side by side */
+#define HELD   2                /* keys of a work-item */
+#define KEYS   (HELD * SIDE)
+#define PAIRS  ((ROWS * KEYS + WG_SIZE - 1) / WG_SIZE)
+#define STRIDE (TEAM + 1) /* shares of a logit begin at different banks of local memory */
 
 #define PART_PARAMS uint part_begin, uint part_end, uint blocks
 
@@ -67,14 +75,48 @@ static inline ulong value_at(ulong lane, ulong stride, __global const int *ids, 
                   : (ulong)ids[slot / page_size] * page_size + slot % page_size;
 }
 
+/* The work-item's channels of the keys that it holds; 0 for slots from `n` on. */
+static inline void hold_keys(float8 key[HELD][TURNS], __global element *keys,
+                             __global const int *table, ulong page_stride, ulong slot_stride,
+                             uint page_size, uint begin, uint n) {
+    const uint side = (uint)get_local_id(0) / TEAM, mate = (uint)get_local_id(0) % TEAM;
+    for (uint h = 0; h < HELD; h++) {
+        const uint slot = begin + h * SIDE + side;
+        const bool live = side < SIDE && slot < n;
+        const ulong at = live ? table[slot / page_size] * page_stride : 0;
+        const kv_row row = row_of(keys + at, page_size, slot % page_size, slot_stride);
+        for (uint t = 0; t < TURNS; t++)
+            key[h][t] = live ? row8(row, (t * TEAM + mate) * 8) : (float8)(0.0f);
+    }
+}
+
+/* The work-item's shares of the logits of its keys with ROWS rows. */
+static inline void share_logits(float8 key[HELD][TURNS], __local const float *query,
+                                __local float *shares) {
+    const uint side = (uint)get_local_id(0) / TEAM, mate = (uint)get_local_id(0) % TEAM;
+    for (uint r = 0; r < ROWS; r++) {
+        float4 dot4[HELD];
+        for (uint h = 0; h < HELD; h++)
+            dot4[h] = 0.0f;
+        for (uint t = 0; t < TURNS; t++) {
+            const float8 x = vload8(0, query + r * HEAD_DIM + (t * TEAM + mate) * 8);
+            for (uint h = 0; h < HELD; h++)
+                dot4[h] = fma(x.lo, key[h][t].lo, fma(x.hi, key[h][t].hi, dot4[h]));
+        }
+        if (side < SIDE)
+            for (uint h = 0; h < HELD; h++) {
+                const float2 pair = dot4[h].lo + dot4[h].hi;
+                shares[(r * KEYS + h * SIDE + side) * STRIDE + mate] = pair.x + pair.y;
+            }
+    }
+}
+
 __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARAMS,
-                                             MATRIX_PARAMS(q), uint head_dim, LOGIT_PARAMS,
-                                             PART_PARAMS) {
-    __local float query[ROWS][MOST_DIM];
-    __local float dots[ROWS][WG_SIZE], joined[ROWS][WG_SIZE]; /* of the work-item's slot */
+                                             MATRIX_PARAMS(q), LOGIT_PARAMS, PART_PARAMS) {
+    __local float query[ROWS * HEAD_DIM], shares[ROWS * KEYS * STRIDE], of_rows[ROWS][KEYS];
     __local int scratch[WG_SIZE];
     const uint wi = (uint)get_local_id(0), head = (uint)get_group_id(1);
-    const uint begin = (uint)get_group_id(0) % blocks * WG_SIZE, slot = begin + wi;
+    const uint begin = (uint)get_group_id(0) % blocks * KEYS;
     const uint item = (uint)get_group_id(0) / blocks;
     if (item >= n_spans) return;
     const uint first = spans[spans_offset + 2 * item], rows = spans[spans_offset + 2 * item + 1];
@@ -85,14 +127,13 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
     if (begin >= n || part_begin >= end) return;
     table += table_offset + row_seq[row_seq_offset + first] * seq_stride + head * head_stride;
     lse += lse_offset + first * lse_stride + head * group;
-    q += q_offset + first * q_stride + (ulong)head * group * head_dim;
+    q += q_offset + first * q_stride + (ulong)head * group * HEAD_DIM;
     const ulong owner = (ulong)item * n_kv_heads + head;
-    const bool live = slot < n;
-    __global element *keys = kv + kv_offset + head * kv_head_stride;
-    if (live) keys += table[slot / page_size] * page_stride;
-    const kv_row key = row_of(keys, page_size, slot % page_size, slot_stride);
+    float8 key[HELD][TURNS];
+    hold_keys(key, kv + kv_offset + head * kv_head_stride, table, page_stride, slot_stride,
+              page_size, begin, n);
 
-    float value = 0.0f, lost = 0.0f;
+    float value = 0.0f, lost = 0.0f; /* of slot begin + wi, where wi < KEYS */
     for (uint t = part_begin; t < end; t += ROWS) {
         const uint count = min(end - t, (uint)ROWS);
         uint most = 0, least = UINT_MAX; /* that rows see no slot from there on, or before */
@@ -100,51 +141,51 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
             const ulong at = (ulong)(t + r) * n_kv_heads;
             most = max(most, (uint)visible[at]);
             least = min(least, first_seen ? (uint)first_seen[at] : 0u);
-            joined[r][wi] = 0.0f;
         }
         /* they see no slot of the group's */
-        if ((most <= begin || least >= begin + WG_SIZE) && !tile) continue;
+        if ((most <= begin || least >= begin + KEYS) && !tile) continue;
+        float joined[PAIRS];
+        for (uint i = 0; i < PAIRS; i++)
+            joined[i] = 0.0f;
         for (uint g = 0; g < group; g++) {
-            /* 1. the logits of the work-item's slot with one query head of each row */
+            /* 1. the logits of the keys with one query head of each row, in shares */
+            for (uint d = wi; d < ROWS * HEAD_DIM; d += WG_SIZE)
+                query[d] = logit_scale * q[min(t + d / HEAD_DIM, end - 1) * q_stride +
+                                           g * HEAD_DIM + d % HEAD_DIM];
             barrier(CLK_LOCAL_MEM_FENCE);
-            for (uint r = 0; r < ROWS; r++)
-                for (uint d = wi; d < head_dim; d += WG_SIZE)
-                    query[r][d] = logit_scale * q[min(t + r, end - 1) * q_stride + g * head_dim + d];
+            share_logits(key, query, shares);
             barrier(CLK_LOCAL_MEM_FENCE);
-            if (!live) continue;
-            float4 dot4[ROWS];
-            FOR_EACH_ROW dot4[r] = 0.0f;
-            for (uint c = 0; c < head_dim; c += 8) {
-                const float8 k = row8(key, c);
-                FOR_EACH_ROW {
-                    const float8 x = vload8(0, query[r] + c);
-                    dot4[r] = fma(x.lo, k.lo, fma(x.hi, k.hi, dot4[r]));
-                }
-            }
-            FOR_EACH_ROW {
-                const float2 pair = dot4[r].lo + dot4[r].hi;
-                dots[r][wi] = pair.x + pair.y;
-            }
             /* 2. their weights, 3. joined over the group */
-            for (uint r = 0; r < count; r++) {
+            for (uint i = 0; i < PAIRS; i++) {
+                const uint pair = i * WG_SIZE + wi, r = pair / KEYS, slot = begin + pair % KEYS;
+                if (r >= count || slot >= n) continue;
+                float dot = 0.0f;
+                for (uint m = 0; m < TEAM; m++)
+                    dot += shares[pair * STRIDE + m];
                 const bool seen = sees(visible, first_seen, t + r, n_kv_heads, slot);
                 const ulong list = owner * max_span * group + (t + r) * group + g;
-                const float logit = logit_of(LOGIT_RULE, dots[r][wi]);
                 const float base = base_of(lse[(t + r) * lse_stride + g]);
-                const float w = seen ? exp(logit - base) : 0.0f;
+                const float w = seen ? exp(logit_of(LOGIT_RULE, dot) - base) : 0.0f;
                 if (tile) tile[tile_offset + list * tile_stride + slot] = w;
-                joined[r][wi] = join_heads(joined[r][wi], w, join, rule);
+                joined[i] = join_heads(joined[i], w, join, rule);
             }
         }
         /* 4. joined over these rows, then with those before */
-        float sum = 0.0f;
-        for (uint r = 0; r < count; r++)
-            sum = join_rows(sum, rule == RULE_MEAN ? joined[r][wi] / group : joined[r][wi],
-                            join);
-        join_part(&value, &lost, sum, join);
+        for (uint i = 0; i < PAIRS; i++)
+            if (i * WG_SIZE + wi < ROWS * KEYS)
+                of_rows[(i * WG_SIZE + wi) / KEYS][(i * WG_SIZE + wi) % KEYS] =
+                    rule == RULE_MEAN ? joined[i] / group : joined[i];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (wi < KEYS) {
+            float sum = 0.0f;
+            for (uint r = 0; r < count; r++)
+                sum = join_rows(sum, of_rows[r][wi], join);
+            join_part(&value, &lost, sum, join);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
     }
-    if (!live || !values) return;
-    values += values_offset + value_at(owner, value_stride, table, page_size, slot);
+    if (wi >= KEYS || begin + wi >= n || !values) return;
+    values += values_offset + value_at(owner, value_stride, table, page_size, begin + wi);
     value = whole_of(value, lost);
     *values = accumulate || part_begin ? join_rows(*values, value, join) : value;
 }

@@ -9,8 +9,6 @@
  * of observe.cl). */
 #define MOST_TURNS 16384u
 #define TILE_ROWS  8u
-/* Heads of no more channels share a program, which has local memory for as many. */
-#define SHORT_HEAD 256u
 
 /* OBSERVE_PARAMS of observe.clh. */
 static void set_observe(tms_cl_launch *l, const tms_observe *p) {
@@ -43,10 +41,16 @@ static uint64_t n_logits(const tms_observe *p) {
     return (uint64_t)p->batch.n_rows * p->batch.n_heads * p->logit_stride;
 }
 
+/* Slots of a work-group that computes logits (KEYS of observe.cl). */
+static uint32_t keys_of(const tms_observe *p) {
+    return 2 * (TMS_CL_WG_SIZE / (p->kv.head_dim / 16));
+}
+
 /* The number of rows of a span that one launch of the base form takes. */
 static uint32_t part_of(const tms_observe *p) {
     const uint32_t group = p->batch.n_heads / p->batch.n_kv_heads, dim = p->kv.head_dim;
-    const uint32_t from_keys = TILE_ROWS * (dim / TMS_CL_WG_SIZE + 3) + dim / 8;
+    const uint32_t pairs = (uint32_t)tms_divide_up(TILE_ROWS * keys_of(p), TMS_CL_WG_SIZE);
+    const uint32_t from_keys = TILE_ROWS * (dim / TMS_CL_WG_SIZE + 3) + pairs * (dim / 16 + 1);
     const uint32_t of_head = p->logits.mem ? TILE_ROWS : from_keys;
     return MOST_TURNS / (group * of_head + 4 * TILE_ROWS) * TILE_ROWS;
 }
@@ -54,7 +58,7 @@ static uint32_t part_of(const tms_observe *p) {
 /* Launches rows [begin, end) of every span. */
 static tamis_status run_part(tms_device *dev, const tms_observe *p, uint32_t begin, uint32_t end) {
     const tms_batch *b = &p->batch;
-    const uint32_t blocks = shares_of(p, TMS_CL_WG_SIZE);
+    const uint32_t blocks = shares_of(p, p->logits.mem ? TMS_CL_WG_SIZE : keys_of(p));
     tms_cl_launch l;
     if (p->logits.mem) {
         l = tms_cl_begin(dev, "observe.cl", "observe_logits", "%s", "");
@@ -63,14 +67,13 @@ static tamis_status run_part(tms_device *dev, const tms_observe *p, uint32_t beg
         tms_cl_ref(&l, p->logits, sizeof(cl_float), n_logits(p));
         tms_cl_u64(&l, p->logit_stride);
     } else {
-        l = tms_cl_begin(dev, "observe.cl", "observe_rows", "-DDTYPE=%d%s",
-                         tms_key_dtype(p->kv.dtype),
-                         p->kv.head_dim > SHORT_HEAD ? " -DMOST_DIM=512" : "");
+        l = tms_cl_begin(dev, "observe.cl", "observe_rows", "-DDTYPE=%d -DHEAD_DIM=%u -DALIGNED=%d",
+                         tms_key_dtype(p->kv.dtype), p->kv.head_dim,
+                         tms_cl_rows_aligned(dev, &p->kv));
         tms_cl_kv(&l, &p->kv, b->n_rows);
         tms_cl_batch(&l, b);
         set_observe(&l, p);
         tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
-        tms_cl_u32(&l, p->kv.head_dim);
         tms_cl_logit(&l, &p->logit);
     }
     tms_cl_u32(&l, begin);

@@ -78,7 +78,7 @@ norm_cpu.cl|norm|s/accumulate ? to/0 ? to/
 argmax_cpu.cl|argmax|s/k == best \&\& at < index/k == best/
 argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/
 attend.cl|attend|s/page_of\[key\] + value_offset/page_of[key]/
-attend_gpu.cl|attend|s/places\[k\] + value_offset/places[k]/
+attend_gpu.cl|attend|s/kv + at + value_offset/kv + at/
 attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/
 attend_cpu.cl|observed_attend|s/old + joined/joined/
 attend_cpu.cl|write_attend|s/== newest) WRITE_OWN/== 0) WRITE_OWN/
@@ -122,7 +122,7 @@ mass.cl|page_mass|s/= top + log(sum)/= top - log(sum)/
 merge.cl|merge|s/joint = top + log(total)/joint = top - log(total)/
 merge_cpu.cl|merge|s/top + log(total)/top - log(total)/
 norm.cl|norm|s/ + eps)/ - eps)/
-observe.cl|observe|s/dots\[r\]\[wi\] = pair.x + pair.y/dots[r][wi] = pair.x - pair.y/
+observe.cl|observe|s/mate\] = pair.x + pair.y/mate] = pair.x - pair.y/
 observe.clh|observe|s/INFINITY : lse/INFINITY : -lse/
 observe_cpu.cl|observe|s/old + x : isnan/old - x : isnan/
 pages.cl|copy_pages|s/pair.y \* block_words/pair.x * block_words/
