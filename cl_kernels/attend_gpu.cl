@@ -30,6 +30,9 @@
 #ifndef LEAST_PAGES
 #define LEAST_PAGES 4 /* of a split */
 #endif
+#ifndef AHEAD
+#define AHEAD 2 /* keys that a work-item reads before it goes on: the setting keys_ahead */
+#endif
 #define SHARES     ((GROUP + HEADS - 1) / HEADS) /* work-groups that share the heads */
 #define TILE_PAGES (WG_SIZE / PAGE_SIZE)
 #define CHUNKS     (HEAD_DIM / 8)
@@ -37,13 +40,20 @@
 #define TURNS      2
 #define TEAM       (CHUNKS / TURNS)
 #define SIDE       (WG_SIZE / TEAM) /* keys that are read side by side */
-#define AHEAD      2                /* keys that a work-item reads before it goes on */
+#if AHEAD * SIDE > WG_SIZE
+#undef AHEAD
+#define AHEAD (WG_SIZE / SIDE)
+#endif
 #define STEP       (AHEAD * SIDE)
 #define ADDING     ((STEP * HEADS + WG_SIZE - 1) / WG_SIZE) /* turns that add the shares of a step */
+#define VALUES     (AHEAD * TURNS) /* rows of V that a work-item reads before it goes on */
 #define MEMBERS    (WG_SIZE / HEADS) /* work-items that share a head's softmax */
 /* Rows of shares, and of a head's weights, begin at different banks of local memory. */
 #define SHARE_STRIDE (TEAM + 1)
 #define KEY_STRIDE   (WG_SIZE + 4)
+/* Of one step; the results need at least 9 floats of a work-item in the memory of two. */
+#define STEP_SHARES  (STEP * HEADS * SHARE_STRIDE)
+#define LEAST_SHARES (9 * WG_SIZE / 2)
 
 /* What a work-item knows of a key: where its page is, ULONG_MAX if its slot is not seen; and the slot. */
 typedef struct key_place {
@@ -68,15 +78,16 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
     uint first, LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
     REF_PARAMS(float, lse), ulong lse_split_stride) {
     __local float query[HEADS * HEAD_DIM];
-    /* Of a key's logits, of two steps in turn. */
-    __local float shares[2][STEP * HEADS * SHARE_STRIDE];
-    __local float weight[HEADS][KEY_STRIDE], chance[HEADS][KEY_STRIDE]; /* logits; probabilities */
+    /* Of a key's logits, of two steps in turn; at the end sums of values and of probabilities. */
+    __local float shares[2][STEP_SHARES > LEAST_SHARES ? STEP_SHARES : LEAST_SHARES]
+        __attribute__((aligned(32)));
+    __local float8 *sums = (__local float8 *)shares[0];
+    __local float *totals = shares[0] + 8 * WG_SIZE;
+    __local float weight[HEADS][KEY_STRIDE]; /* logits, then probabilities */
     __local float old[HEADS]; /* the factor for what was before the block */
     /* Of each key of two blocks in turn, as in key_place. */
     __local ulong page_of[2][WG_SIZE];
     __local uint slot_of[2][WG_SIZE];
-    __local float8 sums[WG_SIZE];
-    __local float totals[WG_SIZE];
     const uint wi = (uint)get_local_id(0), head = (uint)get_group_id(1) / SHARES;
     const uint first_head = (uint)get_group_id(1) % SHARES * HEADS; /* of the group */
     const uint heads = min(GROUP - first_head, (uint)HEADS);
@@ -122,7 +133,8 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
         next = place_of(pages, table, tile + TILE_PAGES + wi / PAGE_SIZE, end, wi % PAGE_SIZE,
                         hidden, seen, page_stride);
         /* 3a. the keys' logits with every query head */
-        for (uint first_key = 0, step = 0; first_key < WG_SIZE; first_key += STEP, step ^= 1) {
+        const uint keys = min((end - tile) * PAGE_SIZE, (uint)WG_SIZE); /* of the block */
+        for (uint first_key = 0, step = 0; first_key < keys; first_key += STEP, step ^= 1) {
             float8 key[AHEAD][TURNS];
             for (uint a = 0; a < AHEAD; a++) {
                 const uint k = first_key + a * SIDE + side;
@@ -166,18 +178,22 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 
-        /* 3b. the block's maximum of a head, and the factor for the sums so far; 3c. probabilities; a
-         * key that is not seen gets 0 */
+        /* 3b. the block's maximum of a head, and the factor for the sums so far */
+        float m = top;
         if (mine < HEADS) {
             float4 m4 = top;
-            for (uint k = 0; k < WG_SIZE; k += 4)
+            for (uint k = 0; k < keys; k += 4)
                 m4 = fmax(m4, vload4(0, weight[mine] + k));
-            const float m = fmax(fmax(m4.x, m4.y), fmax(m4.z, m4.w));
+            m = fmax(fmax(m4.x, m4.y), fmax(m4.z, m4.w));
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        /* 3c. probabilities; a key that is not seen gets 0 */
+        if (mine < HEADS) {
             const float factor = top == m ? 1.0f : exp(top - m);
             total *= factor;
             for (uint k = member; k < WG_SIZE; k += MEMBERS) {
                 const float p = places[k] == ULONG_MAX ? 0.0f : exp(weight[mine][k] - m);
-                chance[mine][k] = p;
+                weight[mine][k] = p;
                 total += p;
             }
             if (member == 0) old[mine] = factor;
@@ -190,15 +206,23 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
         /* 3d. weighted values */
         for (uint g = 0; g < HEADS; g++)
             sum[g] *= old[g];
-        if (part < PARTS)
-            for (uint k = part; k < WG_SIZE; k += PARTS) {
-                if (places[k] == ULONG_MAX) continue;
-                const float8 value = value8(value_row_of(kv + places[k] + value_offset, PAGE_SIZE,
-                                                         k % PAGE_SIZE, slot_stride),
-                                            channel);
-                for (uint g = 0; g < HEADS; g++)
-                    sum[g] = fma((float8)(chance[g][k]), value, sum[g]);
+        for (uint first_key = 0; first_key < keys; first_key += VALUES * PARTS) {
+            float8 value[VALUES];
+            for (uint v = 0; v < VALUES; v++) {
+                const uint k = first_key + v * PARTS + part;
+                const ulong at = part < PARTS && k < WG_SIZE ? places[k] : ULONG_MAX;
+                value[v] = at == ULONG_MAX
+                               ? (float8)(0.0f)
+                               : value8(value_row_of(kv + at + value_offset, PAGE_SIZE,
+                                                     k % PAGE_SIZE, slot_stride),
+                                        channel);
             }
+            for (uint v = 0; v < VALUES; v++) {
+                const uint k = min(first_key + v * PARTS + part, (uint)WG_SIZE - 1);
+                for (uint g = 0; g < HEADS; g++)
+                    sum[g] = fma((float8)(weight[g][k]), value[v], sum[g]);
+            }
+        }
     }
 
     /* 4. the states as results: sums over work-items and parts, in order */

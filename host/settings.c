@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of settings, and the values that were measured on kinds of processors. An OpenCL CPU
- * device is the host, so the processor is asked itself. */
+/* The list of settings, and the values that were measured on kinds of processors, or follow from what
+ * compilers make of kernels for GPUs. An OpenCL CPU device is the host, so the processor is asked
+ * itself. */
 #include "host/settings.h"
 #include "host/ops/types.h"
 
@@ -11,7 +12,8 @@
 #endif
 
 static const uint32_t fetch_rows[] = {0, 1, 2, 4, 8, 16}, fetch_level[] = {1, 2},
-                      score_ahead[] = {0, 8, 16, 32}, fetch_near[] = {0, 2, 4, 8};
+                      score_ahead[] = {0, 8, 16, 32}, fetch_near[] = {0, 2, 4, 8},
+                      keys_ahead[] = {1, 2, 4};
 
 #define BIT(op) (1u << (op))
 #define SETTING(name, ops)                                                                         \
@@ -25,6 +27,7 @@ static const tamis_setting_info infos[TMS_SETTINGS] = {
     [TAMIS_SETTING_SCORE_AHEAD] = SETTING(score_ahead, BIT(TAMIS_SETTING_OF_SPARSE)),
     [TAMIS_SETTING_FETCH_NEAR] =
         SETTING(fetch_near, BIT(TAMIS_SETTING_OF_ATTEND) | BIT(TAMIS_SETTING_OF_SPARSE)),
+    [TAMIS_SETTING_KEYS_AHEAD] = SETTING(keys_ahead, BIT(TAMIS_SETTING_OF_GPU_ATTEND)),
 };
 
 const tamis_setting_info *tamis_setting_describe(uint32_t setting) {
@@ -32,7 +35,7 @@ const tamis_setting_info *tamis_setting_describe(uint32_t setting) {
 }
 
 const char *tamis_setting_op_name(uint32_t op) {
-    static const char *const names[TMS_SETTING_OPS] = {"attend", "sparse"};
+    static const char *const names[TMS_SETTING_OPS] = {"attend", "sparse", "gpu_attend"};
     return op < TMS_SETTING_OPS ? names[op] : NULL;
 }
 
@@ -45,8 +48,10 @@ bool tms_setting_allows(tamis_setting setting, uint32_t value) {
 
 /* ---- Kinds of processors --------------------------------------------------------------------- */
 
-/* Values by [op][group > 1]. */
-typedef uint32_t values[TMS_SETTING_OPS][2][TMS_SETTINGS];
+/* CPUs have the first ops and settings. Values by [op][group > 1]. */
+#define CPU_OPS      TAMIS_SETTING_OF_GPU_ATTEND
+#define CPU_SETTINGS TAMIS_SETTING_KEYS_AHEAD
+typedef uint32_t values[CPU_OPS][2][CPU_SETTINGS];
 
 /* To prefetch all rows is what loses least where the processor is not known. */
 static const values all_rows = {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}};
@@ -113,14 +118,45 @@ static void processor(char vendor[13], uint32_t *family, uint32_t *model) {
 #endif
 }
 
-/* PoCL: the one driver whose CPU forms are used and whose compiler takes prefetches. */
-bool tms_settings_used(const tamis_device_info *device) {
-    static const char pocl[] = "Portable Computing Language";
-    return device->kind == TAMIS_DEVICE_CPU && strcmp(device->backend, "opencl") == 0 &&
-           strncmp(device->driver, pocl, sizeof pocl - 1) == 0;
+/* GPUs by the beginning of their driver's name; the last row is for all others. A compiler of Intel's
+ * leaves sums in private memory where a work-item reads two keys of 128 channels ahead
+ * (docs/results/gpu-compilers.md). */
+static const struct gpu {
+    const char *name, *driver;
+    uint32_t keys_ahead;
+} gpus[] = {{"built in for GPUs of Intel", "Intel(R)", 1}, {TMS_SETTINGS_DEFAULT, "", 2}};
+
+static bool begins(const char *text, const char *with) {
+    return strncmp(text, with, strlen(with)) == 0;
 }
 
-const char *tms_settings_shipped(const tamis_device_info *device, tms_settings *out) {
+/* PoCL: the one driver whose CPU forms are used and whose compiler takes prefetches. */
+bool tms_settings_used(const tamis_device_info *device) {
+    if (strcmp(device->backend, "opencl") != 0) return false;
+    return device->kind == TAMIS_DEVICE_GPU ||
+           (device->kind == TAMIS_DEVICE_CPU &&
+            begins(device->driver, "Portable Computing Language"));
+}
+
+bool tms_settings_used_by(const tamis_device_info *device, tamis_setting_op op) {
+    const bool of_gpus = op == TAMIS_SETTING_OF_GPU_ATTEND;
+    return tms_settings_used(device) && (device->kind == TAMIS_DEVICE_GPU) == of_gpus;
+}
+
+/* Values of the ops of GPUs, and where they come from. */
+static const char *shipped_for_gpu(const tamis_device_info *device, tms_settings *out) {
+    const struct gpu *g = gpus;
+    while (!begins(device->driver, g->driver))
+        g++;
+    for (uint32_t dtype = 0; dtype < TMS_DTYPES; dtype++)
+        for (uint32_t group = 1; group <= 2; group++)
+            *tms_settings_at(out, TAMIS_SETTING_OF_GPU_ATTEND, (tamis_dtype)dtype, group,
+                             TAMIS_SETTING_KEYS_AHEAD) = g->keys_ahead;
+    return g->name;
+}
+
+/* The same of the ops of CPUs, for the processor that runs this. */
+static const char *shipped_for_cpu(tms_settings *out) {
     const struct row *r = rows;
     char vendor[13];
     uint32_t family, model;
@@ -129,9 +165,17 @@ const char *tms_settings_shipped(const tamis_device_info *device, tms_settings *
                          (r->models && !(r->models >> (model >> 4) & 1)) ||
                          (r->lower && !(r->lower >> (model & 15) & 1))))
         r++;
-    for (uint32_t op = 0; op < TMS_SETTING_OPS; op++)
+    for (uint32_t op = 0; op < CPU_OPS; op++)
         for (uint32_t dtype = 0; dtype < TMS_DTYPES; dtype++)
-            memcpy(out->value[op][dtype], (*values_of(r, (tamis_dtype)dtype))[op],
-                   sizeof out->value[op][dtype]);
-    return tms_settings_used(device) ? r->name : "none";
+            for (uint32_t many = 0; many < 2; many++)
+                memcpy(out->value[op][dtype][many], (*values_of(r, (tamis_dtype)dtype))[op][many],
+                       sizeof(values) / (CPU_OPS * 2));
+    return r->name;
+}
+
+const char *tms_settings_shipped(const tamis_device_info *device, tms_settings *out) {
+    memset(out, 0, sizeof *out);
+    const char *gpu = shipped_for_gpu(device, out), *cpu = shipped_for_cpu(out);
+    if (!tms_settings_used(device)) return "none";
+    return device->kind == TAMIS_DEVICE_GPU ? gpu : cpu;
 }

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <tamis/settings.h>
 
-#define TMS_SETTINGS    4u
-#define TMS_SETTING_OPS 2u
+#define TMS_SETTINGS    5u
+#define TMS_SETTING_OPS 3u
 
 typedef struct tms_settings {
     uint32_t value[TMS_SETTING_OPS][TMS_DTYPES][2][TMS_SETTINGS]; /* 2: group 1, or more */
@@ -26,7 +26,8 @@ bool tms_setting_allows(tamis_setting setting, uint32_t value);
  * kind that it does not know the text is TMS_SETTINGS_DEFAULT. */
 #define TMS_SETTINGS_DEFAULT "default"
 const char *tms_settings_shipped(const tamis_device_info *device, tms_settings *out);
-/* Whether its kernels have settings. */
+/* Whether its kernels have settings, and whether they have any of the op. */
 bool tms_settings_used(const tamis_device_info *device);
+bool tms_settings_used_by(const tamis_device_info *device, tamis_setting_op op);
 
 #endif

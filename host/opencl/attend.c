@@ -3,6 +3,8 @@
  * attend_gpu.cl. */
 #include "host/opencl/opencl.h"
 
+#include <stdio.h>
+
 /* The base form cuts a row's entries into at most BASE_SPLITS splits of at least BASE_TOKENS
  * tokens, so that one row gives a GPU enough work-groups. It processes BASE_ROWS rows at a time,
  * which limits the memory of their states. */
@@ -74,12 +76,17 @@ static tamis_status run_any(tms_device *dev, const tms_attend *p, const tms_cl_s
     const tms_batch *b = &p->batch;
     const uint32_t shares = shares_of(form, p),
                    heads = (uint32_t)tms_divide_up(group_of(p), shares);
+    char settings[24] = "";
+    if (form == &GPU)
+        snprintf(settings, sizeof settings, " -DAHEAD=%u",
+                 *tms_settings_at(&dev->settings, TAMIS_SETTING_OF_GPU_ATTEND, p->kv.dtype,
+                                  group_of(p), TAMIS_SETTING_KEYS_AHEAD));
     tms_cl_launch l =
         tms_cl_begin(dev, form->file, form->kernel,
                      "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHEADS=%u "
-                     "-DMOST_SPLITS=%u -DLEAST_PAGES=%u -DALIGNED=%d",
+                     "-DMOST_SPLITS=%u -DLEAST_PAGES=%u -DALIGNED=%d%s",
                      p->kv.dtype, p->kv.head_dim, p->kv.page_size, group_of(p), heads, BASE_SPLITS,
-                     BASE_TOKENS / p->kv.page_size, tms_cl_rows_aligned(dev, &p->kv));
+                     BASE_TOKENS / p->kv.page_size, tms_cl_rows_aligned(dev, &p->kv), settings);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);

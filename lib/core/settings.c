@@ -19,7 +19,7 @@ static tamis_status check(const tamis_context *context, const tamis_setting_clas
                           tamis_setting setting, tamis_error *error) {
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     TMS_REQUIRE(of, TAMIS_E_ARGUMENT, "of: NULL");
-    TMS_REQUIRE((uint32_t)of->op < TMS_SETTING_OPS, TAMIS_E_ARGUMENT, "op %d: known are 0 and 1",
+    TMS_REQUIRE((uint32_t)of->op < TMS_SETTING_OPS, TAMIS_E_ARGUMENT, "op %d: known are 0 to 2",
                 (int)of->op);
     TMS_REQUIRE((uint32_t)of->dtype < TMS_DTYPES, TAMIS_E_ARGUMENT, "dtype %d is unknown",
                 (int)of->dtype);

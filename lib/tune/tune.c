@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tamis_context_tune: which way of prefetching rows attends fastest, measured within a given time on
- * a cache made for it. */
+/* tamis_context_tune: which way of reading rows attends fastest, measured within a given time on a
+ * cache made for it. */
 #include "lib/core/core.h"
 #include <tamis/plan.h>
 #include <tamis/settings.h>
@@ -18,23 +18,31 @@
 #define PAIRS           3u   /* samples of either way in a race */
 #define FASTER          0.97 /* times what was: less is noise */
 
-/* A way of prefetching: the values of these settings. */
-static const tamis_setting settings[] = {TAMIS_SETTING_FETCH_ROWS, TAMIS_SETTING_FETCH_LEVEL,
-                                         TAMIS_SETTING_FETCH_NEAR};
-enum { SETTINGS = sizeof settings / sizeof *settings };
+/* A way of reading rows: values of settings. */
+enum { MOST_SETTINGS = 3, MOST_WAYS = 6 };
 typedef struct way {
-    uint32_t value[SETTINGS];
+    uint32_t value[MOST_SETTINGS];
 } way;
 
-/* In the order in which they are tried: those that differ most between processors come first. */
-static const way ways[] = {{{16, 2, 0}}, {{4, 1, 0}}, {{16, 1, 0}},
-                           {{16, 1, 4}}, {{1, 1, 0}}, {{0, 1, 0}}};
-enum { WAYS = sizeof ways / sizeof *ways };
+/* The settings that are searched, and the ways in the order in which they are tried: those that differ
+ * most between processors come first. */
+typedef struct space {
+    uint32_t n_settings, n_ways;
+    tamis_setting settings[MOST_SETTINGS];
+    way ways[MOST_WAYS];
+} space;
+static const space of_cpus = {
+    3,
+    6,
+    {TAMIS_SETTING_FETCH_ROWS, TAMIS_SETTING_FETCH_LEVEL, TAMIS_SETTING_FETCH_NEAR},
+    {{{16, 2, 0}}, {{4, 1, 0}}, {{16, 1, 0}}, {{16, 1, 4}}, {{1, 1, 0}}, {{0, 1, 0}}}};
+static const space of_gpus = {1, 3, {TAMIS_SETTING_KEYS_AHEAD}, {{{2}}, {{1}}, {{4}}}};
 
 /* What is measured: a filled cache and a plan that attends one more token of its sequence. */
 typedef struct rig {
     tamis_context *context;
     tamis_setting_class of;
+    const space *space;
     tamis_cache_params shape;
     uint32_t tokens;
     tamis_cache *cache;
@@ -65,13 +73,14 @@ static tamis_status measure_shape(rig *r, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* Whether its launches depend on settings: those of the CPU forms do, which take these shapes. */
+/* Whether its launches depend on settings: of CPUs those of the CPU forms do, which take these shapes. */
 static bool has_settings(const rig *r) {
     const tamis_cache_params *p = &r->shape;
-    return tms_settings_used(tms_device_info(r->context->dev)) &&
-           (p->page_size == 0 || p->page_size == 16) &&
-           (p->head_dim == 64 || p->head_dim == 128 || p->head_dim == 256 || p->head_dim == 512) &&
-           r->of.group <= 16;
+    if (!tms_settings_used_by(tms_device_info(r->context->dev), r->of.op)) return false;
+    return r->of.op == TAMIS_SETTING_OF_GPU_ATTEND ||
+           ((p->page_size == 0 || p->page_size == 16) &&
+            (p->head_dim == 64 || p->head_dim == 128 || p->head_dim == 256 || p->head_dim == 512) &&
+            r->of.group <= 16);
 }
 
 /* Rows of noise in [-1, 1), one for each of FILL_ROWS tokens of a layer or for one token's queries. */
@@ -136,14 +145,17 @@ static void destroy(rig *r) {
 /* ---- Samples --------------------------------------------------------------------------------- */
 
 static tamis_status get(const rig *r, way *out, tamis_error *error) {
-    for (int i = 0; i < SETTINGS; i++)
-        TMS_TRY(tamis_context_get_setting(r->context, &r->of, settings[i], &out->value[i], error));
+    *out = (way){{0}};
+    for (uint32_t i = 0; i < r->space->n_settings; i++)
+        TMS_TRY(tamis_context_get_setting(r->context, &r->of, r->space->settings[i], &out->value[i],
+                                          error));
     return TAMIS_OK;
 }
 
 static tamis_status set(const rig *r, const way *to, tamis_error *error) {
-    for (int i = 0; i < SETTINGS; i++)
-        TMS_TRY(tamis_context_set_setting(r->context, &r->of, settings[i], to->value[i], error));
+    for (uint32_t i = 0; i < r->space->n_settings; i++)
+        TMS_TRY(tamis_context_set_setting(r->context, &r->of, r->space->settings[i], to->value[i],
+                                          error));
     return TAMIS_OK;
 }
 
@@ -192,14 +204,15 @@ static tamis_status search(const rig *r, const way *before, way *best, double se
     TMS_TRY(sample(r, before, &us, error));
     double took = tms_now_us() - begun;
     found->tried = 1;
-    for (int i = 0; i < WAYS; i++) {
+    for (uint32_t i = 0; i < r->space->n_ways; i++) {
+        const way *other = &r->space->ways[i];
         double best_us, other_us;
-        if (memcmp(&ways[i], before, sizeof *before) == 0) continue;
+        if (memcmp(other, before, sizeof *before) == 0) continue;
         begun = tms_now_us();
         if (begun + took > end) break;
-        TMS_TRY(sample(r, &ways[i], &us, error)); /* builds its kernel */
-        TMS_TRY(race(r, best, &ways[i], &best_us, &other_us, error));
-        if (other_us < FASTER * best_us) *best = ways[i];
+        TMS_TRY(sample(r, other, &us, error)); /* builds its kernel */
+        TMS_TRY(race(r, best, other, &best_us, &other_us, error));
+        if (other_us < FASTER * best_us) *best = *other;
         took = tms_now_us() - begun;
         found->tried++;
     }
@@ -227,7 +240,7 @@ static tamis_status check(const tamis_context *context, const tamis_tune_params 
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params: NULL");
     TMS_REQUIRE_RESERVED(params, tamis_tune_params);
     TMS_REQUIRE(tamis_setting_op_name((uint32_t)params->op), TAMIS_E_ARGUMENT,
-                "op %d: known are 0 and 1", (int)params->op);
+                "op %d: known are 0 to 2", (int)params->op);
     TMS_REQUIRE(params->seconds >= 0 && params->seconds <= SECONDS_MOST, TAMIS_E_ARGUMENT,
                 "seconds %g: 0 to %g", params->seconds, SECONDS_MOST);
     return TAMIS_OK;
@@ -240,6 +253,7 @@ tamis_status tamis_context_tune(tamis_context *context, const tamis_tune_params 
     bool known = false;
     TMS_TRY(check(context, params, error));
     rig r = {.context = context, .of.op = params->op, .shape = params->cache};
+    r.space = params->op == TAMIS_SETTING_OF_GPU_ATTEND ? &of_gpus : &of_cpus;
     TMS_TRY(measure_shape(&r, error));
     if (!params->always) TMS_TRY(tms_settings_known(context, &known, error));
     if (has_settings(&r) && !known) {

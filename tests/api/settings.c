@@ -181,14 +181,15 @@ static void settings_are_described(void **state) {
     const tamis_setting_info *info;
     uint32_t n = 0;
     for (; (info = tamis_setting_describe(n)) != NULL; n++) {
-        assert_true(info->n_values > 1 && info->ops != 0 && info->ops < 4);
+        assert_true(info->n_values > 1 && info->ops != 0 && info->ops < 8);
         for (uint32_t i = 1; i < info->n_values; i++)
             assert_true(info->values[i - 1] < info->values[i]);
     }
-    assert_int_equal(n, 4);
+    assert_int_equal(n, 5);
     assert_string_equal(tamis_setting_describe(TAMIS_SETTING_FETCH_LEVEL)->name, "fetch_level");
     assert_string_equal(tamis_setting_op_name(TAMIS_SETTING_OF_SPARSE), "sparse");
-    assert_null(tamis_setting_op_name(2));
+    assert_string_equal(tamis_setting_op_name(TAMIS_SETTING_OF_GPU_ATTEND), "gpu_attend");
+    assert_null(tamis_setting_op_name(3));
 }
 
 static void values_hold_for_their_class_alone(void **state) {
@@ -210,7 +211,7 @@ static void values_hold_for_their_class_alone(void **state) {
 static void what_is_no_setting_is_refused(void **state) {
     (void)state;
     const tamis_setting_class of = {TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 1},
-                              op = {(tamis_setting_op)2, TAMIS_F16, 1},
+                              op = {(tamis_setting_op)3, TAMIS_F16, 1},
                               dtype = {TAMIS_SETTING_OF_ATTEND, (tamis_dtype)6, 1},
                               group = {TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 0};
     const tamis_setting rows = TAMIS_SETTING_FETCH_ROWS;
@@ -219,11 +220,11 @@ static void what_is_no_setting_is_refused(void **state) {
     OK(tamis_context_get_setting(context, &of, rows, &before, &test_error));
     FAILS(tamis_context_set_setting(context, &of, rows, 3, &test_error), TAMIS_E_ARGUMENT,
           "fetch_rows 3: allowed are 0, 1, 2, 4, 8, 16");
-    FAILS(tamis_context_set_setting(context, &of, (tamis_setting)4, 1, &test_error),
-          TAMIS_E_ARGUMENT, "setting 4");
+    FAILS(tamis_context_set_setting(context, &of, (tamis_setting)5, 1, &test_error),
+          TAMIS_E_ARGUMENT, "setting 5");
     FAILS(tamis_context_set_setting(context, &of, TAMIS_SETTING_SCORE_AHEAD, 8, &test_error),
           TAMIS_E_ARGUMENT, "score_ahead is no setting of attend");
-    FAILS(tamis_context_set_setting(context, &op, rows, 1, &test_error), TAMIS_E_ARGUMENT, "op 2");
+    FAILS(tamis_context_set_setting(context, &op, rows, 1, &test_error), TAMIS_E_ARGUMENT, "op 3");
     FAILS(tamis_context_set_setting(context, &dtype, rows, 1, &test_error), TAMIS_E_ARGUMENT,
           "dtype 6");
     FAILS(tamis_context_set_setting(context, &group, rows, 1, &test_error), TAMIS_E_ARGUMENT,
@@ -525,9 +526,9 @@ static const tamis_tune_params small = {
     .op = TAMIS_SETTING_OF_ATTEND};
 
 /* The values of the op's settings for the class of `small`. */
-static void get_values(tamis_context *context, tamis_setting_op op, uint32_t value[4]) {
+static void get_values(tamis_context *context, tamis_setting_op op, uint32_t value[TMS_SETTINGS]) {
     const tamis_setting_class of = {op, TAMIS_F16, 2};
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < TMS_SETTINGS; i++)
         if (tamis_setting_describe(i)->ops >> op & 1)
             OK(tamis_context_get_setting(context, &of, (tamis_setting)i, &value[i], &test_error));
 }
@@ -542,7 +543,7 @@ static void tuning_tries_ways_within_its_time(void **state) {
     for (int op = 0; op < 2; op++) {
         counted builds = {TAMIS_LOG_DEBUG, "building", 0};
         tamis_context *context = open_counted(&builds);
-        uint32_t before[4] = {0}, after[4] = {0};
+        uint32_t before[TMS_SETTINGS] = {0}, after[TMS_SETTINGS] = {0};
         params.op = (tamis_setting_op)op;
         params.seconds = 1e-6;
         get_values(context, params.op, before);
@@ -603,8 +604,8 @@ static void what_has_no_settings_is_refused(void **state) {
     (void)state;
     tamis_context *context = open_context();
     tamis_tune_params op = small, seconds = small, reserved = small, shape = small, heads = small;
-    uint32_t before[4] = {0}, after[4] = {0};
-    op.op = (tamis_setting_op)2;
+    uint32_t before[TMS_SETTINGS] = {0}, after[TMS_SETTINGS] = {0};
+    op.op = (tamis_setting_op)3;
     seconds.seconds = -1;
     reserved.reserved[3] = 1;
     shape.cache.head_dim = 65;
@@ -613,7 +614,7 @@ static void what_has_no_settings_is_refused(void **state) {
     get_values(context, small.op, before);
     FAILS(tamis_context_tune(NULL, &small, NULL, &test_error), TAMIS_E_ARGUMENT, "context");
     FAILS(tamis_context_tune(context, NULL, NULL, &test_error), TAMIS_E_ARGUMENT, "params");
-    FAILS(tamis_context_tune(context, &op, NULL, &test_error), TAMIS_E_ARGUMENT, "op 2");
+    FAILS(tamis_context_tune(context, &op, NULL, &test_error), TAMIS_E_ARGUMENT, "op 3");
     FAILS(tamis_context_tune(context, &seconds, NULL, &test_error), TAMIS_E_ARGUMENT, "seconds -1");
     FAILS(tamis_context_tune(context, &reserved, NULL, &test_error), TAMIS_E_ARGUMENT, "reserved");
     FAILS(tamis_context_tune(context, &shape, NULL, &test_error), TAMIS_E_UNSUPPORTED, "65");
@@ -631,8 +632,8 @@ static void other_devices_are_not_measured(void **state) {
     params.always = 1;
     OK(tamis_context_tune(context, &params, &result, &test_error));
     assert_int_equal(result.tried, 0);
-    params.op = (tamis_setting_op)2;
-    FAILS(tamis_context_tune(context, &params, &result, &test_error), TAMIS_E_ARGUMENT, "op 2");
+    params.op = (tamis_setting_op)3;
+    FAILS(tamis_context_tune(context, &params, &result, &test_error), TAMIS_E_ARGUMENT, "op 3");
     tamis_context_destroy(&context);
 }
 

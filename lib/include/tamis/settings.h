@@ -9,8 +9,8 @@
  * understood is an error of tamis_context_create, with its line, and so is a named file that cannot
  * be read; one in the usual place that cannot be opened is a warning in the log.
  *
- * Only CPU kernels under PoCL have settings so far. On other devices values can be set, but nothing
- * is read from the file, and nothing depends on them. */
+ * CPU kernels under PoCL have settings, and OpenCL kernels on GPUs. On other devices values can be set,
+ * but nothing is read from the file, and nothing depends on them. */
 #ifndef TAMIS_SETTINGS_H
 #define TAMIS_SETTINGS_H
 
@@ -32,12 +32,15 @@ typedef enum tamis_setting {
     /* 0: as fetch_rows and fetch_level say. Else these mean nothing, and while attention reads a row
      * of K or of V, the one so many rows further on is prefetched into the first-level cache: of the
      * same page, and at its end of the page that is read next. */
-    TAMIS_SETTING_FETCH_NEAR = 3
+    TAMIS_SETTING_FETCH_NEAR = 3,
+    /* How many keys a work-item reads its part of before it goes on with their logits. */
+    TAMIS_SETTING_KEYS_AHEAD = 4
 } tamis_setting;
 
 typedef enum tamis_setting_op {
     TAMIS_SETTING_OF_ATTEND = 0, /* attention over all pages, or over lists that exist */
-    TAMIS_SETTING_OF_SPARSE = 1  /* scoring, selecting and attending in one launch; scoring alone */
+    TAMIS_SETTING_OF_SPARSE = 1, /* scoring, selecting and attending in one launch; scoring alone */
+    TAMIS_SETTING_OF_GPU_ATTEND = 2 /* attention on a GPU; the other ops are of CPUs */
 } tamis_setting_op;
 
 /* A setting's name and the values that it may have, ascending. */
@@ -50,7 +53,7 @@ typedef struct tamis_setting_info {
 
 /* NULL for a setting outside the list; so a caller may count from 0. */
 TAMIS_API const tamis_setting_info *tamis_setting_describe(uint32_t setting);
-/* "attend", "sparse"; NULL outside the list. */
+/* "attend", "sparse", "gpu_attend"; NULL outside the list. */
 TAMIS_API const char *tamis_setting_op_name(uint32_t op);
 
 /* For which launches a value holds: an op on caches of a dtype, with one query head for each KV
@@ -92,20 +95,20 @@ typedef struct tamis_tune_params {
 } tamis_tune_params;
 
 typedef struct tamis_tune_result {
-    /* Ways of prefetching rows; the one that was set before counts as one. 0: none was measured. */
+    /* Ways of reading rows; the one that was set before counts as one. 0: none was measured. */
     uint32_t tried, reserved32;
     double before_us, after_us; /* of one layer's attention, medians of samples in turn */
     uint64_t reserved[4];
 } tamis_tune_result;
 
-/* Measures on a filled cache of its own (about 128 MiB) which of a few ways of prefetching rows
+/* Measures on a filled cache of its own (about 128 MiB) which of a few ways of reading rows
  * attends fastest, and sets the context's settings of that class to it, if it is at least 3 % faster
  * than what was set. It is meant for the start of a program on a processor that the library does not
  * know. `tamis tune` measures more values for longer, and keeps them; what is found here is written
  * by tamis_context_write_settings alone. Once the user's file names the device, no class is measured
  * unless `always` is set, so tune all classes before writing. Nothing is measured on devices whose
- * kernels have no settings, nor for page sizes other than 16, head dims other than 64, 128, 256 and
- * 512, and groups of more than 16 query heads. Waits. `result` may be NULL, and stays as it is after
+ * kernels have no settings of the op, nor on CPUs for page sizes other than 16, head dims other than
+ * 64, 128, 256 and 512, and groups of more than 16 query heads. Waits. `result` may be NULL, and stays as it is after
  * an error. Errors: E_ARGUMENT, E_UNSUPPORTED and E_NO_MEMORY of the cache, E_ARGUMENT for NULL, an
  * op, seconds above 3600 or reserved fields, E_FORMAT and E_IO of the user's file, E_DEVICE; the
  * settings are then as before. */

@@ -43,10 +43,11 @@ const cli_command tune_command = {
     "[OPTIONS]",
     "Measures one layer of decode attention over random keys and values with every value of the\n"
     "kernels' settings: attend over all pages (full), and sparse, which scores, selects and\n"
-    "attends (quest). One setting after another, all of its values in turn, round after round;\n"
-    "values that are clearly slower drop out after three rounds. In the end the settings found\n"
-    "and those from before are measured in turn, and kept if they are 1 % faster. Results of\n"
-    "attention do not depend on settings, bit for bit.\n"
+    "attends (quest); on a GPU gpu_attend, over all pages. One setting after another, all of its\n"
+    "values in turn, round after round; values that are clearly slower drop out after three\n"
+    "rounds. In the end the settings found and those from before are measured in turn, and kept\n"
+    "if they are 1 % faster. Results of attention do not depend on settings, bit for bit: a value\n"
+    "that changes one is an error.\n"
     "\n"
     "The settings go into the file named by TAMIS_SETTINGS, else into tamis/settings in\n"
     "$XDG_CONFIG_HOME or ~/.config. Every context on a device of this name takes them from there.\n"
@@ -66,6 +67,8 @@ typedef struct tune {
     tamis_context *device;
     cli_progress progress;
     size_t done, total, n_results;
+    const tamis_setting_op *ops; /* of this kind of device */
+    uint32_t n_ops;
     tune_result results[SEARCHES_MAX];
 } tune;
 
@@ -100,8 +103,8 @@ static tamis_status tune_cache(tune *t, uint32_t shape, tamis_dtype dtype, tamis
     cache->params =
         (bench_params){.shape = &bench_shapes[shape], .dtype = dtype, .page_size = 16, .batch = 1};
     tamis_status status = bench_fill(cache, error);
-    if (status == TAMIS_OK) status = search(t, cache, TAMIS_SETTING_OF_ATTEND, error);
-    if (status == TAMIS_OK) status = search(t, cache, TAMIS_SETTING_OF_SPARSE, error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < t->n_ops; i++)
+        status = search(t, cache, t->ops[i], error);
     bench_destroy(cache);
     free(cache);
     return status;
@@ -110,8 +113,8 @@ static tamis_status tune_cache(tune *t, uint32_t shape, tamis_dtype dtype, tamis
 static tamis_status tune_all(tune *t, tamis_error *error) {
     const cli_list *shapes = &t->flags->shapes, *dtypes = &t->flags->dtypes;
     tamis_status status = TAMIS_OK;
-    t->total = shapes->count * dtypes->count *
-               (tune_values(TAMIS_SETTING_OF_ATTEND) + tune_values(TAMIS_SETTING_OF_SPARSE));
+    for (uint32_t i = 0; i < t->n_ops; i++)
+        t->total += shapes->count * dtypes->count * tune_values(t->ops[i]);
     cli_progress_begin(&t->progress, "values");
     for (uint32_t s = 0; status == TAMIS_OK && s < shapes->count; s++)
         for (uint32_t d = 0; status == TAMIS_OK && d < dtypes->count; d++)
@@ -212,6 +215,10 @@ static tamis_status open_device(tune *t, tamis_error *error) {
     tamis_status status = bench_open(t->flags->device, &t->device, error);
     if (status != TAMIS_OK) return status;
     const tamis_device_info *info = tamis_context_device(t->device);
+    static const tamis_setting_op of_gpus[] = {TAMIS_SETTING_OF_GPU_ATTEND},
+                                  of_cpus[] = {TAMIS_SETTING_OF_ATTEND, TAMIS_SETTING_OF_SPARSE};
+    t->ops = info->kind == TAMIS_DEVICE_GPU ? of_gpus : of_cpus;
+    t->n_ops = info->kind == TAMIS_DEVICE_GPU ? 1 : 2;
     status = tamis_device_settings(info, from, sizeof(from), error);
     if (status != TAMIS_OK) return status;
     if (strcmp(from, "none") == 0) {

@@ -16,6 +16,7 @@ typedef struct tune_search {
     uint32_t rounds;
     cli_progress *progress; /* counts settings' values that were measured */
     size_t *done, total;
+    cli_random random; /* of the samples that are compared bit for bit */
     /* Found: */
     uint32_t before[TUNE_SETTINGS_MAX], after[TUNE_SETTINGS_MAX];
     double before_us, after_us; /* of one layer, medians of alternate samples */

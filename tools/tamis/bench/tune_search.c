@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The search of `tamis tune`: one setting after another, all of its values in turn, round after
- * round; a value that is clearly slower than the best one drops out. */
+ * round; a value that is clearly slower than the best one drops out, and one that changes a bit ends the search. */
 #include "bench/tune.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,16 +76,43 @@ static uint32_t left_of(const candidate *all, uint32_t n) {
     return left;
 }
 
-/* Times the values of one setting; the first launch of each compiles and does not count. */
+/* What the search's plan attends with fixed noise, in the last of its layers. */
+static tamis_status attended(tune_search *s, tamis_plan *plan, float *out, size_t bytes,
+                             tamis_error *error) {
+    bench *b = s->cache;
+    double ignored;
+    b->random = s->random;
+    tamis_status status = bench_sample(b, plan, &ignored, error);
+    return status == TAMIS_OK ? tamis_buffer_read(b->out, 0, out, bytes, error) : status;
+}
+
+/* Builds the kernel of each value, and compares what it attends: E_DEVICE if a value changes a bit, which
+ * only a fault of the driver or of a kernel does. `out` has room for two. */
+static tamis_status compare_bits(tune_search *s, tamis_plan *plan, uint32_t setting,
+                                 const candidate *all, uint32_t n, float *out, size_t bytes,
+                                 tamis_error *error) {
+    float *second = out + bytes / sizeof(*out);
+    tamis_status status = TAMIS_OK;
+    for (uint32_t i = 0; status == TAMIS_OK && i < n; i++) {
+        status = set(s, setting, all[i].value, error);
+        if (status == TAMIS_OK) status = attended(s, plan, i > 0 ? second : out, bytes, error);
+        if (status == TAMIS_OK && i > 0 && memcmp(out, second, bytes) != 0) {
+            snprintf(
+                error->text, sizeof(error->text),
+                "attention has other bits with %s %u than with %u: a fault of the driver or of a "
+                "kernel; no setting is written",
+                tamis_setting_describe(setting)->name, all[i].value, all[0].value);
+            status = error->status = TAMIS_E_DEVICE;
+        }
+        cli_progress_show(s->progress, ++*s->done, s->total);
+    }
+    return status;
+}
+
+/* Times the values of one setting, whose kernels have been built. */
 static tamis_status time_values(tune_search *s, tamis_plan *plan, uint32_t setting, candidate *all,
                                 uint32_t n, double *scratch, tamis_error *error) {
     tamis_status status = TAMIS_OK;
-    double ignored;
-    for (uint32_t i = 0; status == TAMIS_OK && i < n; i++) {
-        status = set(s, setting, all[i].value, error);
-        if (status == TAMIS_OK) status = bench_sample(s->cache, plan, &ignored, error);
-        cli_progress_show(s->progress, ++*s->done, s->total);
-    }
     for (uint32_t round = 0; status == TAMIS_OK && round < s->rounds && left_of(all, n) > 1;
          round++) {
         for (uint32_t i = 0; status == TAMIS_OK && i < n; i++) {
@@ -103,17 +131,26 @@ static tamis_status search_setting(tune_search *s, tamis_plan *plan, uint32_t se
     const tamis_setting_info *info = tamis_setting_describe(setting);
     const uint32_t n = info->n_values < VALUES_MAX ? info->n_values : VALUES_MAX;
     candidate all[VALUES_MAX] = {0};
+    const bench_shape *shape = s->cache->params.shape;
+    const size_t bytes = (size_t)shape->n_heads * shape->head_dim * sizeof(float);
     double *us = calloc((size_t)(n + 1) * s->rounds, sizeof(*us));
-    if (us == NULL) return cli_no_memory(error);
+    float *out = malloc(2 * bytes);
+    if (us == NULL || out == NULL) {
+        free(us);
+        free(out);
+        return cli_no_memory(error);
+    }
     for (uint32_t i = 0; i < n; i++)
         all[i] = (candidate){.value = info->values[i], .us = us + (size_t)i * s->rounds};
     double *scratch = us + (size_t)n * s->rounds;
-    tamis_status status = time_values(s, plan, setting, all, n, scratch, error);
+    tamis_status status = compare_bits(s, plan, setting, all, n, out, bytes, error);
+    if (status == TAMIS_OK) status = time_values(s, plan, setting, all, n, scratch, error);
     if (status == TAMIS_OK) {
         s->after[setting] = best_of(all, n, false, scratch)->value;
         status = set(s, setting, s->after[setting], error);
     }
     free(us);
+    free(out);
     return status;
 }
 
@@ -151,9 +188,11 @@ tamis_status tune_run(tune_search *s, tamis_error *error) {
                                                &s->before[i], error);
     }
     memcpy(s->after, s->before, sizeof(s->after));
+    s->random = s->cache->random;
     /* With another value, rows and level of coming pages would mean nothing. */
     s->after[TAMIS_SETTING_FETCH_NEAR] = 0;
-    if (status == TAMIS_OK) status = set(s, TAMIS_SETTING_FETCH_NEAR, 0, error);
+    if (status == TAMIS_OK && s->of.op != TAMIS_SETTING_OF_GPU_ATTEND)
+        status = set(s, TAMIS_SETTING_FETCH_NEAR, 0, error);
     if (status == TAMIS_OK) status = bench_plan(s->cache, &s->arm, 0, &plan, error);
     TUNE_EACH_SETTING(i, info, s->of.op) {
         if (status != TAMIS_OK) break;
