@@ -55,7 +55,9 @@
 #define STEP_SHARES  (STEP * HEADS * SHARE_STRIDE)
 #define LEAST_SHARES (9 * WG_SIZE / 2)
 
-/* What a work-item knows of a key: where its page is, ULONG_MAX if its slot is not seen; and the slot. */
+/* Of a key: its slot, NOT_SEEN if the row does not see it, and where its page is. Of a key that is not
+ * seen another page is read in its place, so that loads need not wait for a condition. */
+#define NOT_SEEN UINT_MAX
 typedef struct key_place {
     ulong at;
     uint slot;
@@ -63,13 +65,10 @@ typedef struct key_place {
 
 static inline key_place place_of(__global const int *pages, __global const int *table, uint entry,
                                  uint end, uint in_page, uint hidden, uint seen, ulong page_stride) {
-    key_place k = {ULONG_MAX, 0};
-    if (entry < end) {
-        const uint ordinal = pages ? (uint)pages[entry] : entry;
-        k.slot = ordinal * PAGE_SIZE + in_page;
-        if (hidden <= k.slot && k.slot < seen) k.at = (ulong)table[ordinal] * page_stride;
-    }
-    return k;
+    const uint near = min(entry, end - 1), ordinal = pages ? (uint)pages[near] : near;
+    const uint slot = ordinal * PAGE_SIZE + in_page;
+    const bool here = entry < end && hidden <= slot && slot < seen;
+    return (key_place){(ulong)table[ordinal] * page_stride, here ? slot : NOT_SEEN};
 }
 
 __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
@@ -85,7 +84,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
     __local float *totals = shares[0] + 8 * WG_SIZE;
     __local float weight[HEADS][KEY_STRIDE]; /* logits, then probabilities */
     __local float old[HEADS]; /* the factor for what was before the block */
-    /* Of each key of two blocks in turn, as in key_place. */
+    /* Of each key of two blocks in turn. */
     __local ulong page_of[2][WG_SIZE];
     __local uint slot_of[2][WG_SIZE];
     const uint wi = (uint)get_local_id(0), head = (uint)get_group_id(1) / SHARES;
@@ -120,8 +119,10 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
         query[i] = logit_scale * q[min(i, heads * HEAD_DIM - 1)]; /* the logit, not its sum before,
                                                                      must be finite */
     const uint begin = from + split * pages_a_split;
-    key_place next = place_of(pages, table, begin + wi / PAGE_SIZE, end, wi % PAGE_SIZE, hidden,
-                              seen, page_stride);
+    key_place next = {0, NOT_SEEN};
+    if (begin < end)
+        next = place_of(pages, table, begin + wi / PAGE_SIZE, end, wi % PAGE_SIZE, hidden, seen,
+                        page_stride);
     page_of[0][wi] = next.at;
     slot_of[0][wi] = next.slot;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -130,6 +131,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
     for (uint tile = begin; tile < end; tile += TILE_PAGES, block ^= 1) {
         /* 1. the pages of the block's keys, 2. and whether their slots are seen: of the next block */
         __local const ulong *places = page_of[block];
+        __local const uint *slots = slot_of[block];
         next = place_of(pages, table, tile + TILE_PAGES + wi / PAGE_SIZE, end, wi % PAGE_SIZE,
                         hidden, seen, page_stride);
         /* 3a. the keys' logits with every query head */
@@ -137,12 +139,11 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
         for (uint first_key = 0, step = 0; first_key < keys; first_key += STEP, step ^= 1) {
             float8 key[AHEAD][TURNS];
             for (uint a = 0; a < AHEAD; a++) {
-                const uint k = first_key + a * SIDE + side;
-                const ulong at = side < SIDE && k < WG_SIZE ? places[k] : ULONG_MAX;
-                const kv_row row_here = row_of(kv + at, PAGE_SIZE, k % PAGE_SIZE, slot_stride);
+                const uint k = min(first_key + a * SIDE + side, (uint)WG_SIZE - 1);
+                const kv_row row_here =
+                    row_of(kv + places[k], PAGE_SIZE, k % PAGE_SIZE, slot_stride);
                 for (uint t = 0; t < TURNS; t++)
-                    key[a][t] = at == ULONG_MAX ? (float8)(0.0f)
-                                                : row8(row_here, (t * TEAM + mate) * 8);
+                    key[a][t] = row8(row_here, (t * TEAM + mate) * 8);
             }
             for (uint g = 0; g < HEADS; g++) {
                 float4 dot4[AHEAD];
@@ -169,11 +170,11 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
                 float dot = 0.0f;
                 for (uint m = 0; m < TEAM; m++)
                     dot += of[m];
-                const bool live = here && places[here ? k : 0] != ULONG_MAX;
+                const bool live = here && slots[here ? k : 0] != NOT_SEEN;
                 const float logit = live ? logit_of(LOGIT_RULE, dot) : -INFINITY;
                 if (here) weight[g][k] = logit;
                 if (live && logits && g < heads)
-                    logits[g * logit_stride + slot_of[block][k]] = logit;
+                    logits[g * logit_stride + slots[k]] = logit;
             }
         }
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -192,7 +193,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
             const float factor = top == m ? 1.0f : exp(top - m);
             total *= factor;
             for (uint k = member; k < WG_SIZE; k += MEMBERS) {
-                const float p = places[k] == ULONG_MAX ? 0.0f : exp(weight[mine][k] - m);
+                const float p = slots[k] == NOT_SEEN ? 0.0f : exp(weight[mine][k] - m);
                 weight[mine][k] = p;
                 total += p;
             }
@@ -209,18 +210,17 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
         for (uint first_key = 0; first_key < keys; first_key += VALUES * PARTS) {
             float8 value[VALUES];
             for (uint v = 0; v < VALUES; v++) {
-                const uint k = first_key + v * PARTS + part;
-                const ulong at = part < PARTS && k < WG_SIZE ? places[k] : ULONG_MAX;
-                value[v] = at == ULONG_MAX
-                               ? (float8)(0.0f)
-                               : value8(value_row_of(kv + at + value_offset, PAGE_SIZE,
-                                                     k % PAGE_SIZE, slot_stride),
-                                        channel);
+                const uint k = min(first_key + v * PARTS + part, (uint)WG_SIZE - 1);
+                value[v] = value8(value_row_of(kv + places[k] + value_offset, PAGE_SIZE,
+                                               k % PAGE_SIZE, slot_stride),
+                                  channel);
             }
             for (uint v = 0; v < VALUES; v++) {
-                const uint k = min(first_key + v * PARTS + part, (uint)WG_SIZE - 1);
+                const uint k = first_key + v * PARTS + part, near = min(k, (uint)WG_SIZE - 1);
+                /* of a key that is not seen V may be NaN */
+                if (part >= PARTS || k >= WG_SIZE || slots[near] == NOT_SEEN) value[v] = 0.0f;
                 for (uint g = 0; g < HEADS; g++)
-                    sum[g] = fma((float8)(weight[g][k]), value[v], sum[g]);
+                    sum[g] = fma((float8)(weight[g][near]), value[v], sum[g]);
             }
         }
     }

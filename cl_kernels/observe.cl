@@ -75,18 +75,18 @@ static inline ulong value_at(ulong lane, ulong stride, __global const int *ids, 
                   : (ulong)ids[slot / page_size] * page_size + slot % page_size;
 }
 
-/* The work-item's channels of the keys that it holds; 0 for slots from `n` on. */
+/* The work-item's channels of the keys that it holds; in the place of slots from `n` on the last one, so
+ * that loads need not wait for a condition. */
 static inline void hold_keys(float8 key[HELD][TURNS], __global element *keys,
                              __global const int *table, ulong page_stride, ulong slot_stride,
                              uint page_size, uint begin, uint n) {
     const uint side = (uint)get_local_id(0) / TEAM, mate = (uint)get_local_id(0) % TEAM;
     for (uint h = 0; h < HELD; h++) {
-        const uint slot = begin + h * SIDE + side;
-        const bool live = side < SIDE && slot < n;
-        const ulong at = live ? table[slot / page_size] * page_stride : 0;
-        const kv_row row = row_of(keys + at, page_size, slot % page_size, slot_stride);
+        const uint slot = min(begin + h * SIDE + side, n - 1);
+        const kv_row row = row_of(keys + table[slot / page_size] * page_stride, page_size,
+                                  slot % page_size, slot_stride);
         for (uint t = 0; t < TURNS; t++)
-            key[h][t] = live ? row8(row, (t * TEAM + mate) * 8) : (float8)(0.0f);
+            key[h][t] = row8(row, (t * TEAM + mate) * 8);
     }
 }
 

@@ -34,6 +34,9 @@ from gpu_targets import TARGETS, WAVES
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..')
 WIDE = 16  # bytes that a load should have, at least
+# The kernels of a decode step that read most.
+READERS = ('attend_rows', 'attend_rows_gpu', 'score_pages', 'observe_rows', 'linear_rows',
+           'linear_parts')
 
 
 class Wrong(Exception):
@@ -246,6 +249,27 @@ def vendor_table(vendor, targets, figures):
     print()
 
 
+def covered(f):
+    """Microseconds that the bytes on their way take at the memory's full speed (Little's law): as long
+    a latency is hidden."""
+    units, gb_per_s = gpu_targets.MEMORY[f.program.target.name]
+    return f.waves * f.kernel.width * f.kernel.flight * units / (gb_per_s * 1e3)
+
+
+def flight_table(targets, figures):
+    """Of AMD's GPUs, for kernels that read a cache or weights."""
+    print('| kernel | %s |\n|%s' % (' | '.join(t.product for t in targets),
+                                   '---|' * (1 + len(targets))))
+    for name in READERS:
+        cells = []
+        for target in targets:
+            own = [f for f in figures if f.program.target is target and f.name == name]
+            least = min(own, key=covered, default=None)
+            cells.append(least and '%d B, %.1f us' % (least.kernel.flight, covered(least)) or '')
+        print('| %s | %s |' % (name, ' | '.join(cells)))
+    print()
+
+
 def tables(targets, programs, figures, failures):
     totals(targets, programs, figures, failures)
     narrow_loads(targets, figures)
@@ -254,6 +278,8 @@ def tables(targets, programs, figures, failures):
         if own:
             print('## %s\n' % vendor)
             vendor_table(vendor, own, figures)
+            if vendor == gpu_targets.AMD:
+                flight_table(own, figures)
 
 
 # ---- What is expected ----------------------------------------------------------------------------

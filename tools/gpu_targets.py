@@ -25,8 +25,10 @@ class Failed(Exception):
 # (Intel: of a thread); spills: registers (NVIDIA: bytes) that go to memory; scalars: AMD's scalar
 # registers that go to lanes of vector registers; private and local: bytes of a work-item and of a
 # work-group; loads: {bytes that a work-item gets of one load from global memory: how many};
-# barriers: instructions.
-Kernel = namedtuple('Kernel', 'width registers spills scalars private local loads barriers')
+# barriers: instructions; flight: bytes that a work-item has on their way from global memory at once,
+# at most, in the order of the instructions (AMD alone: theirs say what they wait for; else 0).
+Kernel = namedtuple('Kernel', 'width registers spills scalars private local loads barriers flight',
+                    defaults=[0])
 
 # What a GPU says of itself by OpenCL (tests/cl_programs/driver.h), and what finds room on one unit
 # of it: a unit is what shares local memory. most: waves (threads, warps) at once; groups:
@@ -66,6 +68,13 @@ TARGETS = {target.name: target for target in (
     Target('sm_80', 'A100', NVIDIA, 108, 1024, 48 * KIB, 'SM', 64, 32, 32, 164 * KIB, 128, None),
     Target('sm_90', 'H100', NVIDIA, 132, 1024, 48 * KIB, 'SM', 64, 32, 32, 228 * KIB, 128, None),
 )}
+
+# Of each GPU: units, GB/s of its memory. Data sheets: Intel's ARK (Core i7-6700 with two channels of
+# DDR4-2133, i7-1185G7 with LPDDR4x-4267, Arc A770, Max 1550), AMD's (MI50; MI250, of which a GCD has half;
+# MI300A; RX 6900 XT; Ryzen 7000 with two channels of DDR5-5200), NVIDIA's (A100 with 40 GB, H100 SXM).
+MEMORY = {'skl': (3, 34.1), 'tgllp': (6, 68.3), 'dg2-g10': (32, 560), 'pvc': (128, 3277),
+          'gfx906': (60, 1024), 'gfx90a': (104, 1638), 'gfx940': (228, 5300), 'gfx1030': (40, 512),
+          'gfx1036': (1, 83.2), 'sm_80': (108, 1555), 'sm_90': (132, 3350)}
 
 # As the drivers spell them: platform, vendor, extensions.
 CL_NAMES = {
@@ -239,6 +248,22 @@ AMD_BYTES = {'ubyte': 1, 'sbyte': 1, 'ushort': 2, 'sshort': 2, 'short': 2, 'dwor
 AMD_LOAD = re.compile(r'\b(?:global|flat)_load_(\w+)')  # buffer_load is of private memory
 
 
+AMD_STEP = re.compile(r'\b(?:(?:global|flat)_(load|store)_(\w+)|s_waitcnt\b.*?vmcnt\((\d+)\))')
+
+
+def amd_flight(body):
+    """Loads come back in their order; s_waitcnt vmcnt(N) waits until N of them are left. Stores count
+    as loads do, but on RDNA, where they are counted apart: there it is too little by a store's turn."""
+    out, most = [], 0
+    for what, kind, left in AMD_STEP.findall(body):
+        if left:
+            del out[:max(0, len(out) - int(left))]
+        else:
+            out.append(AMD_BYTES.get(kind.split('_')[0], 0) if what == 'load' else 0)
+            most = max(most, sum(out))
+    return most
+
+
 def amd_number(text, name):
     return int(re.search(r'\.%s: +(\d+)' % name, text)[1])
 
@@ -264,7 +289,8 @@ def compile_amd(target, source, options, folder):
             (max(int(vectors[1]), 1), amd_number(part, 'sgpr_count')),
             amd_number(part, 'vgpr_spill_count'), amd_number(part, 'sgpr_spill_count'),
             amd_number(part, 'private_segment_fixed_size'),
-            amd_number(part, 'group_segment_fixed_size'), dict(loads), body.count('s_barrier'))
+            amd_number(part, 'group_segment_fixed_size'), dict(loads), body.count('s_barrier'),
+            amd_flight(body))
     return kernels
 
 
