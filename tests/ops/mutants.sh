@@ -131,7 +131,7 @@ project.clh|value_norm|s/turn \* SLOTS + slot/slot/
 q8.clh|write_rows|s/first > second ? first/first > second ? second/
 q8.clh|bounds|s/return -q8_below16(-x, d)/return q8_below16(x, d)/
 q8.clh|write_rows|s/first < second ? first/first < second ? second/
-q8.clh|read_rows|s/high ? bytes >> (uchar)4/high ? bytes >> (uchar)3/
+q8.clh|read_rows|s/high ? 4 : 0/high ? 3 : 0/
 replace.cl|replace|s/slot += WG_SIZE/slot += 2 * WG_SIZE/
 replace.clh|replace|s/a.z < (int)b.z/a.z > (int)b.z/
 replace_rows_cpu.cl|replace_rows|s/t.position < lowest.position/t.position > lowest.position/
