@@ -239,7 +239,7 @@ def vendor_table(vendor, targets, figures):
         if f.program.target.vendor == vendor:
             own[f.program.file, f.name].append(f)
     for (file, name), rows in sorted(own.items()):
-        options = {f.program.options for f in rows}
+        options = {f.program.short() for f in rows}
         sizes = sorted({f.size for f in rows})
         print('| %s: %s | %d | %s | %d | %d | %d | %s |' % (
             file[:-3], name, len(options), ', '.join(map(str, sizes)),
