@@ -45,7 +45,7 @@ static const vendor VENDORS[] = {
     {"Portable Computing Language", .cpu_forms = true, .clang = true, .wide_grids = true,
      .keeps_programs = true, .in_place = true, .lacks = tms_cl_pocl_lacks,
      .lists_none = tms_cl_pocl_lists_none},
-    {"Intel(R) OpenCL", .cpu_forms = true, .mute = true},
+    {"Intel(R) OpenCL", .cpu_forms = true, .clang = true, .mute = true},
     {"Oclgrind", .cpu_forms = true, .keeps_programs = true, .plain = true},
 };
 
