@@ -130,12 +130,13 @@ static bool begins(const char *text, const char *with) {
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* PoCL: the one driver whose CPU forms are used and whose compiler takes prefetches. */
+/* Of CPUs: the drivers whose CPU forms are used and whose compilers take prefetches. */
 bool tms_settings_used(const tamis_device_info *device) {
     if (strcmp(device->backend, "opencl") != 0) return false;
     return device->kind == TAMIS_DEVICE_GPU ||
            (device->kind == TAMIS_DEVICE_CPU &&
-            begins(device->driver, "Portable Computing Language"));
+            (begins(device->driver, "Portable Computing Language") ||
+             begins(device->driver, "Intel(R) OpenCL")));
 }
 
 bool tms_settings_used_by(const tamis_device_info *device, tamis_setting_op op) {

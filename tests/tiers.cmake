@@ -14,7 +14,7 @@ set(TAMIS_QUICK_TESTS
     "api-(eviction|eviction_(steps|kinds|forks)|mass|prefixes|narrow|load|ops_(dense|weights|paged))"
     "api-(memory|cuda.*|layout|threads|devices.*|headers|symbols.*|needed.*)"
     "policies-(selections|matrix)-reference"
-    "compare|compare-llama|gpu-model|demo-refuses|readme-example|fetch-model|tiers|includes.*|errors.*|circles.*"
+    "compare|compare-llama|portability|gpu-model|demo-refuses|readme-example|fetch-model|tiers|includes.*|errors.*|circles.*"
     "cli-(answer|progress|chat|chat-templates|compare-text)|bench-queue|blend-gate|eval-blend"
     "example-.*"
     "model-(gguf|parts|vocab|sample|tokens)"

@@ -4,14 +4,18 @@
 
 Usage: compare_devices.py FILE.json FILE.json...
 
-The files are all of `tamis bench attention --json` (what attention takes under each selection) or
-all of `tamis-check --json` (which forms of which ops pass, and what the slowest first launch of a
-form took of the processors, with compiling).
+The files are all of `tamis bench attention --json` (what attention takes under each selection), all
+of `tamis bench portability --json` (what each problem takes on each platform, its architectural and
+its application efficiency, and Pennycook's metric of both over all platforms), or all of
+`tamis-check --json` (which forms of which ops pass, and what the slowest first launch of a form took
+of the processors, with compiling).
 Exit status: 0; 1 with one line that names the file and what is wrong in it; 2 for wrong usage.
 """
 import sys
 
 from plot_read import Bad, read_json, shown
+from portability_read import (KINDS, cell_text, harmonic, platform_text, read_report, share_text,
+                              shares)
 
 
 def table(head, rows):
@@ -111,7 +115,18 @@ def check(files):
                  [list(key) + columns.row(key, 'not taken') for key in keys])
 
 
-TOOLS = {'tamis bench attention': bench, 'tamis-check': check}
+# ---- tamis bench portability ---------------------------------------------------------------------
+
+
+def portability(files):
+    report = read_report(files)
+    rows = [[problem.name]
+            + [share_text(harmonic(shares(report.row(problem), kind))) for kind in KINDS]
+            + [cell_text(cell) for cell in report.row(problem)] for problem in report.problems]
+    return table(['problem'] + list(KINDS) + [platform_text(p) for p in report.platforms], rows)
+
+
+TOOLS = {'tamis bench attention': bench, 'tamis bench portability': portability, 'tamis-check': check}
 
 
 def main(paths):

@@ -1,13 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs a command with another OpenCL implementation than the machine's own: the only one it sees.
+# Runs a command with another OpenCL implementation than the machine's own: the only one it sees, or
+# all of them beside the machine's own.
 #   tools/other_opencl.sh intel COMMAND...     Intel's runtime for CPUs, from PyPI (130 MB, once)
 #   tools/other_opencl.sh rusticl COMMAND...   Mesa's Rusticl on llvmpipe, Debian's mesa-opencl-icd
+#   tools/other_opencl.sh all COMMAND...       both, and what is in /etc/OpenCL/vendors
 # What is fetched lies in $TAMIS_TEST_CACHE (~/.cache/tamis-test). Exit status: the command's; 77
 # with the reason where the implementation cannot be had on this machine.
 set -eu
 kind=${1:-}
-[ $# -ge 2 ] || { sed -n '3,7s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '3,9s/^# //p' "$0" >&2; exit 2; }
 shift
 cache=${TAMIS_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tamis-test}
 
@@ -39,25 +41,35 @@ fetch_intel() {
     mv -T "$work" "$to" 2>/dev/null || rm -rf "$work" # another one was faster
 }
 
-vendors=$(mktemp -d)
-trap 'rm -rf "$vendors"' EXIT
-case $kind in
-intel)
-    folder=$cache/intel-2026.2.0
+add_intel() {
+    local folder=$cache/intel-2026.2.0 libraries
     [ -d "$folder" ] || fetch_intel "$folder"
     find "$folder/unpacked" -name libintelocl.so >"$vendors/intel.icd"
     [ -s "$vendors/intel.icd" ] || { echo "no libintelocl.so in $folder" >&2; exit 1; }
     libraries=$(find "$folder/unpacked" -type d -path '*/data/lib' | paste -sd :)
     export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    ;;
-rusticl)
+}
+
+add_rusticl() {
+    local library
     library=$(find /usr/lib -name libRusticlOpenCL.so.1 2>/dev/null | head -n 1)
     [ -n "$library" ] || cannot "Rusticl is not installed (Debian: mesa-opencl-icd)"
     echo "$library" >"$vendors/rusticl.icd"
     export RUSTICL_ENABLE=llvmpipe
+}
+
+vendors=$(mktemp -d)
+trap 'rm -rf "$vendors"' EXIT
+case $kind in
+intel) add_intel ;;
+rusticl) add_rusticl ;;
+all)
+    cp /etc/OpenCL/vendors/*.icd "$vendors" 2>/dev/null || :
+    add_intel
+    add_rusticl
     ;;
 *)
-    printf '%s: no such implementation: intel or rusticl\n' "$kind" >&2
+    printf '%s: no such implementation: intel, rusticl or all\n' "$kind" >&2
     exit 2
     ;;
 esac

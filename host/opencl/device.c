@@ -45,7 +45,7 @@ static const vendor VENDORS[] = {
     {"Portable Computing Language", .cpu_forms = true, .clang = true, .wide_grids = true,
      .keeps_programs = true, .in_place = true, .lacks = tms_cl_pocl_lacks,
      .lists_none = tms_cl_pocl_lists_none},
-    {"Intel(R) OpenCL", .cpu_forms = true, .mute = true},
+    {"Intel(R) OpenCL", .cpu_forms = true, .clang = true, .mute = true},
     {"Oclgrind", .cpu_forms = true, .keeps_programs = true, .plain = true},
 };
 
@@ -294,6 +294,31 @@ static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
     return code;
 }
 
+/* By TAMIS_OPENCL_FORM. "cpu" is what "auto" takes on a CPU whose driver has proved itself, and is
+ * refused elsewhere. */
+static tamis_status choose_form(tms_device *dev) {
+    static const struct {
+        const char *name;
+        tms_form form;
+        bool cpu;
+    } forms[] = {{"auto", TMS_FORM_AUTO, false},
+                 {"cpu", TMS_FORM_AUTO, true},
+                 {"gpu", TMS_FORM_GPU, false},
+                 {"base", TMS_FORM_BASE, false}};
+    const char *value = tms_env("TAMIS_OPENCL_FORM");
+    if (!value) return TAMIS_OK;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (strcmp(value, forms[i].name) != 0) continue;
+        if (forms[i].cpu && dev->base_only)
+            return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s (%s): TAMIS_OPENCL_FORM=cpu: %s",
+                                   dev->info.id, dev->info.name, dev->base_only);
+        dev->form = forms[i].form;
+        return TAMIS_OK;
+    }
+    return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                           "TAMIS_OPENCL_FORM is \"%s\": must be auto, cpu, gpu or base", value);
+}
+
 tamis_status tms_cl_open(const tms_backend *self, const char *id, const tms_log *log,
                          tms_device **out, tamis_error *error) {
     tms_found f;
@@ -312,7 +337,8 @@ tamis_status tms_cl_open(const tms_backend *self, const char *id, const tms_log 
                              f.info.name, tms_cl_error_text(code), (int)code);
     }
     if (cl->in_place) strcat(cl->options, " -DADDRESSES=1");
-    status = tms_cl_choose_waiting(cl);
+    status = choose_form(&cl->base);
+    if (status == TAMIS_OK) status = tms_cl_choose_waiting(cl);
     if (status != TAMIS_OK) {
         tms_forward(&cl->base, status, error);
         tms_cl_close(&cl->base);

@@ -292,7 +292,7 @@ bool tms_cl_takes_gpu_form(const tms_device *dev) {
 
 const char *tms_cl_no_cpu_form(const tms_device *dev) {
     if (!((const tms_cl_device *)dev)->cpu) return "the device is not a CPU";
-    if (dev->form == TMS_FORM_BASE) return "there is no base form";
+    if (dev->form == TMS_FORM_BASE || dev->form == TMS_FORM_GPU) return "there is no base form";
     return dev->form == TMS_FORM_AUTO ? dev->base_only : NULL;
 }
 

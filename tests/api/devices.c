@@ -2,6 +2,7 @@
 /* The list of devices, the choice among them, the environment, and the log. With the argument
  * "no-opencl" the environment must hide every OpenCL platform and the CUDA driver. */
 #include "host/backend.h"
+#include "lib/core/core.h"
 #include "tests/api/fixture.h"
 
 #include <stdio.h>
@@ -134,6 +135,44 @@ static void a_wait_is_0_or_1(void **state) {
     }
 }
 
+/* The form of a device that is opened with TAMIS_OPENCL_FORM set to `name`; NULL: unset. *cpu: whether it
+ * takes CPU forms by itself. */
+static tms_form form_by(const char *id, const char *name, bool *cpu) {
+    tamis_context *context = NULL;
+    const tamis_context_params params = {.device = id};
+    if (name) setenv("TAMIS_OPENCL_FORM", name, 1);
+    OK(tamis_context_create(&params, &context, &test_error));
+    const tms_form form = context->dev->form;
+    *cpu = !context->dev->base_only;
+    tamis_context_destroy(&context);
+    unsetenv("TAMIS_OPENCL_FORM");
+    return form;
+}
+
+/* Where there is an OpenCL device. */
+static void a_form_is_one_of_four(void **state) {
+    (void)state;
+    tamis_device_info infos[32];
+    size_t count = 0;
+    bool cpu;
+    OK(tamis_device_list(infos, 32, &count, NULL));
+    for (size_t i = 0; i < count && i < 32; i++) {
+        const char *id = infos[i].id;
+        if (!infos[i].usable || strncmp(id, "opencl:", 7) != 0) continue;
+        assert_int_equal(form_by(id, "gpu", &cpu), TMS_FORM_GPU);
+        assert_int_equal(form_by(id, "base", &cpu), TMS_FORM_BASE);
+        assert_int_equal(form_by(id, "auto", &cpu), TMS_FORM_AUTO);
+        assert_int_equal(form_by(id, NULL, &cpu), TMS_FORM_AUTO);
+        if (cpu) assert_int_equal(form_by(id, "cpu", &cpu), TMS_FORM_AUTO);
+        setenv("TAMIS_OPENCL_FORM", "cpu", 1);
+        if (!cpu) refused(id, TAMIS_E_UNSUPPORTED, "TAMIS_OPENCL_FORM=cpu: the ");
+        setenv("TAMIS_OPENCL_FORM", "cpu-other", 1);
+        refused(id, TAMIS_E_ARGUMENT,
+                "TAMIS_OPENCL_FORM is \"cpu-other\": must be auto, cpu, gpu or base");
+        unsetenv("TAMIS_OPENCL_FORM");
+    }
+}
+
 /* The id of PoCL's device, or NULL. */
 static const char *pocl_device(void) {
     static tamis_device_info infos[32];
@@ -231,8 +270,9 @@ static void pocl_without_a_folder_is_refused(void **state) {
 static void a_setuid_program_ignores_the_environment(void **state) {
     (void)state;
     static const char *const names[] = {
-        "TAMIS_DEVICE",      "TAMIS_LOG",    "TAMIS_KERNEL_DIR",   "TAMIS_CUDA_KERNELS",
-        "TAMIS_CUDA_DRIVER", "TAMIS_CUBLAS", "TAMIS_KERNEL_CACHE", "TAMIS_OPENCL_WAIT"};
+        "TAMIS_DEVICE",       "TAMIS_LOG",         "TAMIS_KERNEL_DIR",
+        "TAMIS_CUDA_KERNELS", "TAMIS_CUDA_DRIVER", "TAMIS_CUBLAS",
+        "TAMIS_KERNEL_CACHE", "TAMIS_OPENCL_WAIT", "TAMIS_OPENCL_FORM"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *before = getenv(names[i]);
         char *kept = before ? strdup(before) : NULL;
@@ -350,6 +390,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_environment_chooses_an_unnamed_device),
         cmocka_unit_test(control_characters_are_quoted),
         cmocka_unit_test(a_wait_is_0_or_1),
+        cmocka_unit_test(a_form_is_one_of_four),
         cmocka_unit_test(pocl_without_a_linker_is_refused),
         cmocka_unit_test(pocl_without_a_folder_is_refused),
         cmocka_unit_test(log_lines_follow_their_levels),

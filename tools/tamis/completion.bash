@@ -183,6 +183,13 @@ _tamis() {
     'bench model --probe') ;;
     'bench model --json') files=1 ;;
     'bench model --device') ;;
+    'bench portability --problem') words='decode prefill evict load product' ;;
+    'bench portability --context') ;;
+    'bench portability --repeat') ;;
+    'bench portability --seconds') ;;
+    'bench portability --probe') ;;
+    'bench portability --device') ;;
+    'bench portability --json') files=1 ;;
     'bench throughput --model') files=1 ;;
     'bench throughput --context') ;;
     'bench throughput --memory') ;;
@@ -442,7 +449,7 @@ _tamis() {
     esac
     [ -n "$known" ] || case $name in
     '') words='devices models run compare tokenize tune bench eval blend store --help --version' ;;
-    bench) words='attention decode layers linear model throughput ttft --help' ;;
+    bench) words='attention decode layers linear model portability throughput ttft --help' ;;
     eval) words='passkey recall perplexity eviction ruler blend --help' ;;
     blend) words='trial list --help' ;;
     store) words='put list verify gc --help' ;;
@@ -457,6 +464,7 @@ _tamis() {
     'bench layers') words='--shape --context --window --global-every --budget --dtype --page-size --prefill-rows --repeat --probe --json --device --help' ;;
     'bench linear') words='--type --layout --out --in --rows --matrices --repeat --probe --json --device --help' ;;
     'bench model') words='--model --context --select --budget --sinks --recent --group --dense-layers --batch --dtype --bounds-dtype --page-size --repeat --probe --json --device --help' ;;
+    'bench portability') words='--problem --context --quick --repeat --seconds --probe --device --json --help' ;;
     'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;
     'bench ttft') words='--model --chunks --chunk-tokens --suffix --select --share --source --throttle --store --redis --prefix --database --store-dtype --rate --requests --repeat --seed --dtype --page-size --json --device --help' ;;
     'eval passkey') words='--model --text --length --texts --keys --seed --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;

@@ -24,6 +24,7 @@ const cli_command *const cli_commands[] = {&cli_devices_command,
                                            &bench_layers_command,
                                            &bench_linear_command,
                                            &bench_model_command,
+                                           &bench_portability_command,
                                            &bench_throughput_command,
 #ifdef TAMIS_HAVE_STORE
                                            &bench_ttft_command,

@@ -9,8 +9,8 @@
  * understood is an error of tamis_context_create, with its line, and so is a named file that cannot
  * be read; one in the usual place that cannot be opened is a warning in the log.
  *
- * CPU kernels under PoCL have settings, and OpenCL kernels on GPUs. On other devices values can be set,
- * but nothing is read from the file, and nothing depends on them. */
+ * CPU kernels under PoCL and Intel's runtime have settings, and OpenCL kernels on GPUs. On other devices
+ * values can be set, but nothing is read from the file, and nothing depends on them. */
 #ifndef TAMIS_SETTINGS_H
 #define TAMIS_SETTINGS_H
 

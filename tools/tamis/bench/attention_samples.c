@@ -223,9 +223,10 @@ static void summarise(bench *b, const samples *s) {
         arm->share_of_read = median_share(s, us, bytes, s->read, repeat);
         arm->share_of_limit = median_share(s, us, bytes, s->limit, repeat);
         memcpy(s->scratch, us, repeat * sizeof(*us));
-        arm->total_us = bench_median(s->scratch, repeat);
+        arm->spread_us = bench_spread_of(s->scratch, repeat);
+        arm->total_us = arm->spread_us.median;
         arm->gb_per_s = bytes / arm->total_us * 1e-3;
-        arm->share_of_copy = arm->gb_per_s / b->copy_gb_per_s;
+        arm->share_of_copy = share_of(arm->gb_per_s, b->copy_gb_per_s);
     }
     b->read_gb_per_s = bench_median(s->read, repeat + 1);
 }
@@ -245,7 +246,7 @@ tamis_status bench_measure(bench *b, tamis_error *error) {
     tamis_status status = make_samples(b, &s) ? TAMIS_OK : cli_no_memory(error);
     for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
         status = bench_plan(b, &b->arms[a], 0, &s.plans[a], error);
-    if (status == TAMIS_OK)
+    if (status == TAMIS_OK && !b->params.totals_alone)
         status = tamis_context_copy_bandwidth(
             b->device, bench_probe_bytes(b->device, b->params.probe), &b->copy_gb_per_s, error);
     if (status == TAMIS_OK) status = take_samples(b, &s, error);
@@ -253,7 +254,7 @@ tamis_status bench_measure(bench *b, tamis_error *error) {
     if (status == TAMIS_OK && records_graphs(b)) status = take_graph_samples(b, &s, error);
     for (uint32_t a = 0; a < b->n_arms; a++)
         tamis_plan_destroy(&s.plans[a]);
-    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms && !b->params.totals_alone; a++)
         status = measure_stages(b, &b->arms[a], error);
     free(s.us);
     free(s.read);

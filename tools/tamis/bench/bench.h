@@ -22,7 +22,8 @@ extern const char *const bench_shape_names[]; /* in the same order, ended by NUL
 #define BENCH_REPEAT_MAX  1000u
 
 extern const cli_command bench_attention_command, bench_decode_command, bench_layers_command,
-    bench_linear_command, bench_model_command, bench_throughput_command, tune_command;
+    bench_linear_command, bench_model_command, bench_portability_command, bench_throughput_command,
+    tune_command;
 /* In a build with the store. */
 extern const cli_command bench_ttft_command;
 
@@ -32,13 +33,20 @@ typedef struct bench_params {
     tamis_dtype dtype;
     tamis_bounds_dtype bounds_dtype;
     uint32_t page_size, batch, repeat;
-    uint32_t layers; /* 0: chosen by bench_fill */
+    uint32_t layers;      /* 0: chosen by bench_fill */
+    uint32_t most_layers; /* that it chooses; 0: no bound */
     /* Rows of a filling step, which are attended as a prompt's are; 0: filling attends nothing but
      * what an eviction asks about. */
     uint32_t prefill_rows;
     uint32_t probe; /* MiB over which the read bandwidth is measured; 0: chosen by the device */
     bool shuffled;
+    bool totals_alone; /* neither stages nor the copy bandwidth are measured */
 } bench_params;
+
+/* Of samples: their median and quartiles. */
+typedef struct bench_spread {
+    double median, low, high;
+} bench_spread;
 
 /* One measured way of attending: full, or a selection with a budget. */
 typedef struct bench_arm {
@@ -46,6 +54,7 @@ typedef struct bench_arm {
     bool apart;      /* score, select and attend launched one by one */
     char select[32]; /* "quest", "quest-apart" */
     double total_us; /* one attend of one layer, wall time, median of the samples */
+    bench_spread spread_us; /* of the same */
     double graph_us; /* the same on the device's clock, from a graph replayed several times in a
                         row, median; 0: none is recorded */
     double gb_per_s; /* K, V and bounds read, over total_us */
@@ -105,6 +114,9 @@ tamis_status bench_bind(bench *b, tamis_plan *plan, tamis_error *error);
 tamis_status bench_open(const char *device, tamis_context **out, tamis_error *error);
 /* Sorts in place. */
 double bench_median(double *values, uint32_t count);
+bench_spread bench_spread_of(double *values, uint32_t count);
+/* How many samples of `sample_s` seconds take at most `most_s`: 3 or more, but at most `repeat`. */
+uint32_t bench_affordable(double most_s, double sample_s, uint32_t repeat);
 /* The read bandwidth over `mib` MiB; 0: as many as the device needs. */
 tamis_status bench_read_bandwidth(tamis_context *device, uint32_t mib, double *gb_per_s,
                                   tamis_error *error);
@@ -126,6 +138,32 @@ uint32_t bench_list_evictions(const char *command, const cli_list *list, uint32_
  * change. The page size of `shape` must be set. */
 double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_params *shape,
                           uint32_t batch, double slots);
+/* What keeps a decode step's lanes at their length under b->eviction: *b as for bench_fill, without
+ * a stack; filled, measured and destroyed here (decode.c). */
+typedef struct bench_evicting {
+    bench_spread us; /* of one layer of a step */
+    double bytes;    /* that it reads and writes */
+    double read_gb_per_s;
+} bench_evicting;
+tamis_status bench_measure_evicting(const bench *b, bench_evicting *out, tamis_error *error);
+
+/* Products of a matrix in the layout that the device reads fastest (linear.c). */
+typedef struct bench_product {
+    tamis_weight_type type;
+    uint32_t n_in, n_out, n_rows, repeat, probe;
+    double most_s;   /* that samples may take all together: bench_affordable */
+    double sample_s; /* out: of one sample; where it exceeds most_s, nothing more is measured */
+    bench_spread us; /* out: of one matrix */
+    uint32_t samples;
+    double bytes, read_gb_per_s;
+} bench_product;
+tamis_status bench_measure_product(tamis_context *device, bench_product *p, tamis_error *error);
+/* Fills a buffer with random bytes that are neither large nor denormal numbers of any type. */
+tamis_status bench_fill_numbers(tamis_buffer *buffer, uint64_t bytes, tamis_error *error);
+
+/* A usual rotation of all channels, in a buffer of its own, which the caller destroys. */
+tamis_status bench_rotation(const bench *b, tamis_rotation *rotation, tamis_error *error);
+
 /* ---- Attention ------------------------------------------------------------------------------- */
 
 /* A plan for the arm's selection. timing: as in tamis_plan_params. */

@@ -34,6 +34,17 @@ double bench_median(double *values, uint32_t count) {
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
+bench_spread bench_spread_of(double *values, uint32_t count) {
+    const double median = bench_median(values, count);
+    const uint32_t quarter = (count - 1) / 4;
+    return (bench_spread){median, values[quarter], values[count - 1 - quarter]};
+}
+
+uint32_t bench_affordable(double most_s, double sample_s, uint32_t repeat) {
+    const double least = repeat < 3 ? repeat : 3, most = most_s / sample_s;
+    return most < least ? (uint32_t)least : most < repeat ? (uint32_t)most : repeat;
+}
+
 uint64_t bench_probe_bytes(const tamis_context *device, uint32_t mib) {
     const tamis_device_info *info = tamis_context_device(device);
     uint64_t bytes = PROBE_BYTES, largest = info->max_buffer_bytes;

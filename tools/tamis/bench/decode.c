@@ -77,6 +77,7 @@ typedef struct decode_arm {
 
 typedef struct decode_run {
     uint32_t n_arms, repeat, probe;
+    bool quiet; /* nothing is said on stderr, and stages are not measured */
     decode_arm *arms;
     double *read; /* [repeat + 1] */
     double read_gb_per_s;
@@ -210,23 +211,44 @@ static tamis_status measure(decode_run *run, tamis_error *error) {
     for (uint32_t a = 0; status == TAMIS_OK && a < run->n_arms; a++) {
         bench *b = &run->arms[a].rig;
         if (a > 0 && b->params.layers == 0) b->params.layers = run->arms[0].rig.layers;
-        fprintf(stderr, "%s, %s: filling the cache\n", b->params.shape->name,
-                bench_arm_name(&b->eviction).text);
+        if (!run->quiet)
+            fprintf(stderr, "%s, %s: filling the cache\n", b->params.shape->name,
+                    bench_arm_name(&b->eviction).text);
         status = bench_fill(b, error);
         if (status == TAMIS_OK)
             status = make_plan(run, &run->arms[a], 0, &run->arms[a].plan, error);
     }
-    if (status == TAMIS_OK) fprintf(stderr, "%s: measuring\n", run->arms[0].rig.params.shape->name);
+    if (status == TAMIS_OK && !run->quiet)
+        fprintf(stderr, "%s: measuring\n", run->arms[0].rig.params.shape->name);
     if (status == TAMIS_OK) status = take_samples(run, error);
     for (uint32_t a = 0; status == TAMIS_OK && a < run->n_arms; a++)
         status = count_bytes(run, &run->arms[a], error);
     if (status == TAMIS_OK) summarise(run);
-    for (uint32_t a = 0; status == TAMIS_OK && a < run->n_arms; a++)
+    for (uint32_t a = 0; status == TAMIS_OK && a < run->n_arms && !run->quiet; a++)
         status = measure_stages(run, &run->arms[a], error);
     for (uint32_t a = 0; a < run->n_arms; a++) {
         tamis_plan_destroy(&run->arms[a].plan);
         bench_destroy(&run->arms[a].rig);
     }
+    return status;
+}
+
+tamis_status bench_measure_evicting(const bench *b, bench_evicting *out, tamis_error *error) {
+    const uint32_t repeat = b->params.repeat;
+    decode_arm arm = {.rig = *b, .us = calloc(repeat, sizeof(double))};
+    decode_run run = {.n_arms = 1,
+                      .repeat = repeat,
+                      .probe = b->params.probe,
+                      .quiet = true,
+                      .arms = &arm,
+                      .read = calloc(repeat + 1, sizeof(double))};
+    tamis_status status = arm.us && run.read ? measure(&run, error) : cli_no_memory(error);
+    if (status == TAMIS_OK)
+        *out = (bench_evicting){.us = bench_spread_of(arm.us, repeat),
+                                .bytes = arm.kv_bytes + arm.bounds_bytes + arm.policy_bytes,
+                                .read_gb_per_s = run.read_gb_per_s};
+    free(arm.us);
+    free(run.read);
     return status;
 }
 

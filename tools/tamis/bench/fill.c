@@ -83,6 +83,7 @@ static tamis_status choose_layers(bench *b, tamis_error *error) {
     uint64_t layers = (wanted + one.reserved_bytes - 1) / one.reserved_bytes;
     if (layers < LEAST_LAYERS) layers = LEAST_LAYERS;
     if (layers > b->params.shape->n_layers) layers = b->params.shape->n_layers;
+    if (b->params.most_layers > 0 && layers > b->params.most_layers) layers = b->params.most_layers;
     while (layers > 1 && layers * one.reserved_bytes > device->memory_bytes / 2)
         layers--;
     b->layers = b->params.layers > 0 ? b->params.layers : (uint32_t)layers;
@@ -124,17 +125,20 @@ static uint32_t attended_rows(const bench *b) {
     return rows < bench_tokens(b) ? rows : bench_tokens(b);
 }
 
-/* The first n_rot / 2 frequencies of a usual rotation. */
-static tamis_status bind_rotation(bench *b, tamis_plan *plan, tamis_error *error) {
+tamis_status bench_rotation(const bench *b, tamis_rotation *rotation, tamis_error *error) {
     double frequencies[128];
-    uint32_t n = b->params.shape->head_dim;
+    const uint32_t n = b->params.shape->head_dim;
     for (uint32_t i = 0; i < n / 2; i++)
         frequencies[i] = pow(1e4, -2.0 * i / n);
-    tamis_rotation rotation = {.n_rot = n};
-    tamis_status status =
-        tamis_buffer_create(tamis_cache_context(tamis_plan_cache(plan)), tamis_rotation_bytes(n),
-                            &rotation.table.buffer, error);
-    if (status == TAMIS_OK) status = tamis_rotation_write(&rotation, frequencies, error);
+    *rotation = (tamis_rotation){.n_rot = n};
+    const tamis_status status =
+        tamis_buffer_create(b->device, tamis_rotation_bytes(n), &rotation->table.buffer, error);
+    return status == TAMIS_OK ? tamis_rotation_write(rotation, frequencies, error) : status;
+}
+
+static tamis_status bind_rotation(const bench *b, tamis_plan *plan, tamis_error *error) {
+    tamis_rotation rotation;
+    tamis_status status = bench_rotation(b, &rotation, error);
     if (status == TAMIS_OK) status = tamis_plan_bind_rotation(plan, &rotation, error);
     tamis_buffer_destroy(&rotation.table.buffer);
     return status;

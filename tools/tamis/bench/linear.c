@@ -101,9 +101,8 @@ static uint64_t matrix_step(const linear_flags *f, tamis_weight_type type) {
     return ((strips > 0 ? strips : matrix_bytes(f, type)) + 31) / 32 * 32;
 }
 
-/* Random bytes of 48 to 63: numbers of every type that are neither large nor so small that
- * products would be denormal, which takes some processors longer. */
-static tamis_status fill(tamis_buffer *buffer, uint64_t bytes, tamis_error *error) {
+/* Bytes of 48 to 63: products of denormal numbers take some processors longer. */
+tamis_status bench_fill_numbers(tamis_buffer *buffer, uint64_t bytes, tamis_error *error) {
     enum { PIECE = 1 << 20 };
     uint64_t *piece = malloc(PIECE);
     if (piece == NULL) return cli_no_memory(error);
@@ -131,8 +130,8 @@ static tamis_status create(linear_run *r, tamis_error *error) {
     if (status == TAMIS_OK)
         status =
             tamis_buffer_create(r->device, rows * r->flags->n_out * sizeof(float), &r->y, error);
-    if (status == TAMIS_OK) status = fill(r->w, weights, error);
-    if (status == TAMIS_OK) status = fill(r->x, x, error);
+    if (status == TAMIS_OK) status = bench_fill_numbers(r->w, weights, error);
+    if (status == TAMIS_OK) status = bench_fill_numbers(r->x, x, error);
     return status;
 }
 
@@ -322,6 +321,40 @@ static void destroy(linear_run *r) {
     tamis_buffer_destroy(&r->x);
     tamis_buffer_destroy(&r->y);
     tamis_context_destroy(&r->device);
+}
+
+static tamis_status measure_one(linear_run *r, linear_flags *f, bench_product *p,
+                                tamis_error *error) {
+    double us = 0;
+    if (!list_arms(r)) return cli_no_memory(error);
+    tamis_status status = create(r, error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < 2; i++) /* the first one compiles */
+        status = sample(r, &r->arms[0], &us, error);
+    if (status != TAMIS_OK) return status;
+    p->sample_s = us * 1e-6 * r->arms[0].matrices;
+    if (p->sample_s > p->most_s) return TAMIS_OK;
+    f->repeat = bench_affordable(p->most_s, p->sample_s, f->repeat);
+    return measure(r, error);
+}
+
+tamis_status bench_measure_product(tamis_context *device, bench_product *p, tamis_error *error) {
+    linear_flags f = {.n_in = p->n_in,
+                      .n_out = p->n_out,
+                      .repeat = p->repeat,
+                      .probe = p->probe,
+                      .types = {1, {p->type}},
+                      .rows = {1, {p->n_rows}}};
+    linear_run r = {.device = device, .flags = &f};
+    tamis_status status = measure_one(&r, &f, p, error);
+    if (status == TAMIS_OK && p->sample_s <= p->most_s) {
+        p->us = bench_spread_of(r.arms[0].us, f.repeat);
+        p->samples = f.repeat;
+        p->bytes = (double)matrix_bytes(&f, p->type);
+        p->read_gb_per_s = r.read_gb_per_s;
+    }
+    r.device = NULL; /* the caller's */
+    destroy(&r);
+    return status;
 }
 
 static int run(int argc, char *const *argv) {

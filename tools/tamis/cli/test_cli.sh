@@ -16,6 +16,7 @@ succeeds 'examples:' bench decode --help
 succeeds 'examples:' bench layers --help
 succeeds 'examples:' bench linear --help
 succeeds 'examples:' bench model --help
+succeeds 'examples:' bench portability --help
 succeeds 'examples:' bench throughput --help
 expect 2 'usage: tamis'
 
@@ -49,7 +50,7 @@ completes() {
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
-completes 'attention decode layers linear model throughput ttft --help' tamis bench ''
+completes 'attention decode layers linear model portability throughput ttft --help' tamis bench ''
 completes 'put list verify gc --help' tamis store ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
@@ -384,6 +385,35 @@ check_linear() {
         fail 'linear.json: the bytes of Q4_1'
 }
 
+# The same problems on several platforms; the tool that joins machines reads what was written.
+check_portability() {
+    local small=(bench portability --context 256 --repeat 1 --seconds 1 --probe 1)
+    usage_error '^tamis bench portability: --problem dense: must be one of decode, prefill, evict' \
+        "${small[@]}" --problem dense
+    usage_error '^tamis bench portability: --context 255: must be from 256 to' \
+        bench portability --context 255
+    expect 1 '^tamis bench portability: --device nosuch: no such device can be used$' \
+        "${small[@]}" --device nosuch
+    succeeds '^quest llama3-8b 256 +reference:0 own +[0-9.]+ .* 1\.000$' "${small[@]}" \
+        --problem decode --device reference --json "$work/portability.json"
+    grep -qE '^dense llama2-7b 256 +1 +[0-9.]+ +1\.000 +page-read limit$' "$work/out" ||
+        fail 'bench portability: no metric'
+    [ "$(grep -c '"state":[[:space:]]*"ran"' "$work/portability.json")" -eq 4 ] ||
+        fail 'portability.json: not four problems ran'
+    "$python" "$root/tools/compare_devices.py" "$work/portability.json" >"$work/out" 2>"$work/err" ||
+        fail 'compare_devices.py: portability.json is not understood'
+    grep -qE '^\| quest llama3-8b 256 \| [0-9.]+ \| 1\.00 \| .* us, [0-9.]+, 1\.00 \|$' "$work/out" ||
+        fail 'compare_devices.py: portability.json gives no row'
+    # Minutes of one processor.
+    succeeds '^prefill llama3-8b 4096 on reference:0 own: not run: a sample takes about ' \
+        "${small[@]}" --problem prefill --device reference
+    [ "$fast" = opencl:0 ] || return 0
+    succeeds '^load llama3-8b 2048 +opencl:0 base +[0-9.]+ ' "${small[@]}" --problem load \
+        --device opencl:0
+    grep -qE '^load llama3-8b 2048 +opencl:0 (cpu|gpu) +[0-9.]+ |^no platform: opencl:0 cpu: ' \
+        "$work/out" || fail 'bench portability: one form of two'
+}
+
 # A whole model's step: the bytes are those of its weights and of the pages that are read.
 check_model() {
     local model=(bench model --model "$data/needle.gguf" --context 256 --repeat 2 --probe 1
@@ -459,6 +489,7 @@ check_matrix
 check_decode
 check_layers
 check_linear
+check_portability
 check_model
 check_throughput
 
