@@ -167,12 +167,14 @@ SPILLED = re.compile(r'kernel (\w+) +compiled SIMD\d+ allocated \d+ regs and spi
 
 # Messages of gen 9 and Xe-LP, and blocks of Arc: the low byte of the descriptor is the surface, 254
 # local memory, 253 and 255 addresses; blocks of these are the kernel's arguments.
-OLD_LOAD = re.compile(r'(0x[0-9A-F]{8})\s+(?:\{[^}]*\} *)?// wr:\S+ rd:(\d+);(?: hdc\.\w+;)? (.*)')
+OLD_LOAD = re.compile(
+    r'(0x[0-9A-F]{8})\s+(?:\{[^}]*\} *)?// wr:(\d+)\S* rd:(\d+);(?: hdc\.\w+;)? (.*)')
+# A gather by addresses says nothing of its width: it sends 8 bytes for each work-item in `wr`
+# registers and gets `rd` registers.
 LOCAL, ADDRESSES = 0xfe, (0xfd, 0xff)
+A64_GATHER = re.compile(r'a64 [dq]word gathering read')
 OLD_BYTES = ((re.compile(r'untyped surface read with ([xyzw]+)'), lambda m, *_: 4 * len(m[1])),
              (re.compile(r'byte gathering read (\d+)b'), lambda m, *_: int(m[1]) // 8),
-             (re.compile(r'a64 dword gathering read'), lambda *_: 4),
-             (re.compile(r'a64 qword gathering read'), lambda *_: 8),
              (re.compile(r'oword (?:aligned )?block read x(\d+)'),
               lambda m, width: 16 * int(m[1]) // width))
 # Of Arc and Max: load.MEMORY.dBITS[xN][t].aBITS...; t: one piece for the thread, not for each
@@ -194,10 +196,12 @@ def intel_loads(text, width):
             loads[int(new[1]) // 8 * int(new[2] or 1) // (width if new[3] else 1)] += 1
         elif old and not new:
             surface = int(old[1], 16) & 0xff
-            if surface == LOCAL or (surface in ADDRESSES and old[3].startswith('oword')):
+            if surface == LOCAL or (surface in ADDRESSES and old[4].startswith('oword')):
                 continue
+            if A64_GATHER.match(old[4]):
+                loads[8 * int(old[3]) // int(old[2])] += 1
             for pattern, size in OLD_BYTES:
-                found = pattern.match(old[3])
+                found = pattern.match(old[4])
                 if found:
                     loads[size(found, width)] += 1
     loads.pop(0, None)
