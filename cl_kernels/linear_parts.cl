@@ -130,16 +130,16 @@ static inline float squares_of(const rows_of *rows, uint r, float mean, uint n) 
     return sum8(squares) + rest;
 }
 
-/* What a norm of this kind subtracts from row r and multiplies it by before the weights, in means[r] and
- * scales[r]: 0 and 1 without one. */
-#define NORM_OF(rows, r, normed, kind, n, eps, means, scales)                                      \
+/* What a norm of this kind subtracts from row r and multiplies it by before the weights, as mean and
+ * scale: 0 and 1 without one. */
+#define NORM_OF(rows, r, normed, kind, n, eps, mean, scale)                                        \
     do {                                                                                           \
         const uint scaled = (normed) && (kind) != NORM_NONE;                                       \
         const float sums = scaled && (kind) == NORM_LAYER ? sum_of(rows, r, n) : 0.0f;             \
-        means[r] = group_sum(sums, scratch) / (n);                                                 \
-        const float squares = scaled ? squares_of(rows, r, means[r], n) : 0.0f;                    \
+        mean = group_sum(sums, scratch) / (n);                                                     \
+        const float squares = scaled ? squares_of(rows, r, mean, n) : 0.0f;                        \
         const float mean_square = group_sum(squares, scratch) / (n);                               \
-        scales[r] = scaled ? 1.0f / sqrt(mean_square + (eps)) : 1.0f;                              \
+        scale = scaled ? 1.0f / sqrt(mean_square + (eps)) : 1.0f;                                  \
     } while (0)
 
 /* The products of output j of all rows. */
@@ -169,7 +169,7 @@ static inline void multiply(const part *p, uint j, const stage *s, const rows_of
 typedef struct parts_numbers {
     CHAIN_NUMBERS;
     ulong addend_w_at;
-    uint addend_kind;
+    ulong addend_kind; /* as wide as the struct is aligned: Rusticl does not count what pads it */
 } parts_numbers;
 
 __kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART_MEMORY(1)
@@ -183,14 +183,15 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART
     const uint two = first.n_out + second.n_out; /* outputs of two parts */
     const uint items = s.gated ? first.n_out : two + third.n_out;
     const uint paired = s.gated && s.parts == 2;
-    float means[ROWS], scales[ROWS];
+    __local float2 norms[ROWS]; /* mean and scale: in registers clang would spill for RDNA 2 */
     if (n_rows == 0) return;
 #if ADDS
     /* 1. the addend, and this work-group's share of the sum */
     float addend_means[ROWS], addend_scales[ROWS];
     const rows_of addend = {.at = s.addend, .stride = s.addend_stride, .n_rows = n_rows};
     for (uint r = 0; r < ROWS; r++)
-        NORM_OF(&addend, r, true, arg.addend_kind, s.n_in, s.eps, addend_means, addend_scales);
+        NORM_OF(&addend, r, true, arg.addend_kind, s.n_in, s.eps, addend_means[r],
+                addend_scales[r]);
     OPEN(const float, addend_w);
     const rows_of rows = {s.x, s.x_stride, n_rows, s.addend, s.addend_stride,
                           addend_w, addend_means, addend_scales};
@@ -201,12 +202,20 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART
     const rows_of rows = {s.x, s.x_stride, n_rows};
 #endif
     /* 2. what normalises each row */
-    for (uint r = 0; r < ROWS; r++)
-        NORM_OF(&rows, r, s.norm, s.norm_kind, s.n_in, s.eps, means, scales);
+    for (uint r = 0; r < ROWS; r++) {
+        float mean, scale;
+        NORM_OF(&rows, r, s.norm, s.norm_kind, s.n_in, s.eps, mean, scale);
+        if (get_local_id(0) == 0) norms[r] = (float2)(mean, scale);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
     for (uint item = (uint)get_group_id(0); item < items; item += (uint)get_num_groups(0)) {
         part p = first;
         uint j = item;
-        float z[ROWS], up[ROWS];
+        float z[ROWS], up[ROWS], means[ROWS], scales[ROWS];
+        for (uint r = 0; r < ROWS; r++) { /* PoCL 3.1 fails where functions are given norms itself */
+            means[r] = norms[r].x;
+            scales[r] = norms[r].y;
+        }
         if (item >= two) {
             p = third;
             j = item - two;
