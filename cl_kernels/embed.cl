@@ -14,10 +14,10 @@ __kernel GROUP_OF(WG_SIZE) void embed_rows(REF_PARAMS(const int, tokens),
         __global float *to = y + y_offset + row * y_stride;
 #if STRIPS
         __global const weight *strip = w + w_offset + token / STRIP * STRIP * ROW_SIZE(dim);
-        float16 columns[16]; /* of all rows of the strip */
-        strip16(strip, first, columns);
+        lanes(float) columns[16]; /* of LANES rows of the strip */
+        strip16(strip, token % STRIP / LANES * LANES, first, columns);
         for (uint c = first; c < first + 16; c++)
-            to[c] = ((const float *)&columns[c - first])[token % STRIP] * scale;
+            to[c] = ((const float *)&columns[c - first])[token % LANES] * scale;
 #else
         __global const weight *from = w + w_offset + token * ROW_SIZE(dim);
         if (first + 16 <= dim) {

@@ -47,12 +47,25 @@ __kernel GROUP_OF(WG_SIZE) void linear_rows(MATRIX_PARAMS(x), MATRIX_PARAMS(y),
     }
 }
 
-/* n elements of w as f32, whole blocks of a quantised type. */
+/* n_out rows of w as f32. A work-item owns 16 inputs of LANES rows of a strip; without strips, 16
+ * elements. */
 __kernel GROUP_OF(WG_SIZE) void widen(REF_PARAMS(const weight, w), REF_PARAMS(float, wide),
-                                      uint n) {
-    const uint chunks = (n + 15) / 16;
+                                      uint n_out, uint n_in) {
     w += w_offset;
     wide += wide_offset;
+#if STRIPS
+    const uint chunks = n_in / 16;
+    FOR_EACH_ITEM(item, (n_out + LANES - 1) / LANES * chunks) {
+        const uint row = item / chunks * LANES, i = item % chunks * 16;
+        lanes(float) columns[16];
+        strip16(w + row / STRIP * STRIP * ROW_SIZE(n_in), row % STRIP, i, columns);
+        for (uint k = 0; k < 16; k++)
+            for (uint r = 0; r < LANES; r++)
+                if (row + r < n_out)
+                    wide[(ulong)(row + r) * n_in + i + k] = ((const float *)&columns[k])[r];
+    }
+#else
+    const uint n = n_out * n_in, chunks = (n + 15) / 16;
     FOR_EACH_ITEM(i, chunks) {
         const uint first = i * 16;
         if (first + 16 <= n) {
@@ -62,6 +75,7 @@ __kernel GROUP_OF(WG_SIZE) void widen(REF_PARAMS(const weight, w), REF_PARAMS(fl
                 wide[c] = weight1(w, c);
         }
     }
+#endif
 }
 
 /* What the product is added to: the bias, or y with the bias. */

@@ -29,7 +29,7 @@ static ONCE void pack(float16 (*panel)[2], int b, __global const weight *w, uint
     __global const weight *strip = w + min(j, (n_out - 1) / STRIP * STRIP) * ROW_SIZE(n_in);
     for (uint i = 0; i < depth; i += 16) {
         float16 a[16];
-        strip16(strip, k + i, a);
+        strip16(strip, 0, k + i, a);
         UNROLL for (int o = 0; o < 16; o++) panel[i + o][b] = a[o];
     }
 }

@@ -20,8 +20,10 @@ static tamis_status reserve(tms_device *dev, tms_workspace *work, uint64_t eleme
 }
 
 static uint32_t outputs_a_piece(const tms_linear *p) {
-    const uint32_t most = MOST_WIDE_ELEMENTS / p->n_in;
-    return most == 0 ? 1 : most < p->n_out ? most : p->n_out;
+    const uint32_t least = p->w.layout == TAMIS_WEIGHT_STRIPS ? TAMIS_STRIP_ROWS : 1;
+    const uint32_t fits = MOST_WIDE_ELEMENTS / p->n_in,
+                   most = fits < least ? least : fits / least * least;
+    return most < p->n_out ? most : p->n_out;
 }
 
 tamis_status tms_product_run(tms_device *dev, const tms_product *by, tms_workspace *work,
@@ -33,12 +35,12 @@ tamis_status tms_product_run(tms_device *dev, const tms_product *by, tms_workspa
     if (status == TAMIS_OK && p->bias.mem) status = by->start(dev, p);
     for (uint32_t first = 0; first < p->n_out && status == TAMIS_OK; first += most) {
         const uint32_t n = p->n_out - first < most ? p->n_out - first : most;
-        const uint64_t skip = tamis_weight_bytes(p->w.type, first, p->n_in);
+        const uint64_t skip = tms_matrix_bytes(&p->w, first, p->n_in);
         tms_ref w = {p->w.ref.mem, p->w.ref.offset + skip};
         if (!wide) {
             const tms_ref piece = {work->mem, 0};
-            status = by->widen(dev, (tms_weight_matrix){.ref = w, .type = p->w.type},
-                               (uint64_t)n * p->n_in, piece);
+            const tms_weight_matrix narrow = {w, p->w.type, p->w.layout};
+            status = by->widen(dev, narrow, n, p->n_in, piece);
             w = piece;
         }
         if (status == TAMIS_OK) status = by->multiply(dev, p, w, first, n, keep);
@@ -55,7 +57,7 @@ tamis_status tms_product_prepare(tms_device *dev, const tms_product *by, tms_wor
     const tms_ref at = {work->mem, 0};
     if (status == TAMIS_OK) status = dev->backend->fill(dev, at, 0, all * sizeof(float));
     if (status == TAMIS_OK && p->w.type != TAMIS_WEIGHT_F32)
-        status = by->widen(dev, (tms_weight_matrix){.ref = at, .type = p->w.type}, 0, at);
+        status = by->widen(dev, (tms_weight_matrix){at, p->w.type, p->w.layout}, 0, p->n_in, at);
     const tms_linear warm = {.x = {{at.mem, x * sizeof(float)}, p->n_in},
                              .y = {{at.mem, y * sizeof(float)}, p->n_out},
                              .w = {at, TAMIS_WEIGHT_F32},

@@ -8,8 +8,9 @@
 
 /* The functions that a backend provides for it; each enqueues. */
 typedef struct tms_product {
-    /* Converts `n` elements, whole blocks, to f32. */
-    tamis_status (*widen)(tms_device *dev, tms_weight_matrix from, uint64_t n, tms_ref to);
+    /* Converts n_out rows, of a matrix in strips whole strips or its last rows, to f32. */
+    tamis_status (*widen)(tms_device *dev, tms_weight_matrix from, uint64_t n_out, uint64_t n_in,
+                          tms_ref to);
     /* y = bias, or y += bias if p accumulates. Called only with a bias. */
     tamis_status (*start)(tms_device *dev, const tms_linear *p);
     /* y[:, first .. first + n) = keep·y + x·wᵀ, with w f32 [n][n_in]. */

@@ -152,7 +152,9 @@ static tamis_status start(tms_device *dev, const tms_linear *p) {
     return tms_cu_run(&l, grid, &args);
 }
 
-static tamis_status widen(tms_device *dev, tms_weight_matrix w, uint64_t n, tms_ref wide) {
+static tamis_status widen(tms_device *dev, tms_weight_matrix w, uint64_t n_out, uint64_t n_in,
+                          tms_ref wide) {
+    const uint64_t n = n_out * n_in;
     tms_cu_launch l = tms_cu_begin(dev, "linear", "linear_widen_%s", tamis_weight_name(w.type));
     cu_widen_args args = {.from = tms_cu_weights(&l, &w, 1, n),
                           .to = tms_cu_ref(&l, "wide", wide, sizeof(float), n),

@@ -4,7 +4,8 @@
 
 /* A CPU device has it in a program with others that read weights. */
 static tms_cl_launch begin(tms_device *dev, uint32_t kind) {
-    if (dev->base_only) return tms_cl_begin(dev, "embed.cl", "embed_rows", "-DWEIGHT=%u", kind);
+    if (dev->base_only)
+        return tms_cl_begin(dev, "embed.cl", "embed_rows", "-DWEIGHT=%u -DLANES=4", kind);
     const tms_cl_kinds kinds = {{kind, kind, kind}};
     return tms_cl_begin_weights(dev, "embed.cl", "embed_rows", &kinds, 1, false);
 }

@@ -152,10 +152,14 @@ void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
     tms_cl_u64(l, kv->value_offset);
 }
 
+bool tms_cl_is_aligned(const tms_device *dev, tms_ref ref, uint64_t strides) {
+    const uint64_t at = ref.offset | (ref.mem ? (uintptr_t)ref.mem->host : 0);
+    return tms_cl_takes_gpu_form(dev) && (at | strides) % 16 == 0;
+}
+
 /* `strides`, or-ed, are in units of `unit` bytes, a power of two. */
 static bool are_aligned(const tms_device *dev, tms_ref ref, uint64_t strides, uint64_t unit) {
-    const uint64_t at = ref.offset | (ref.mem ? (uintptr_t)ref.mem->host : 0);
-    return tms_cl_takes_gpu_form(dev) && (at | strides * unit) % 16 == 0;
+    return tms_cl_is_aligned(dev, ref, strides * unit);
 }
 
 bool tms_cl_rows_aligned(const tms_device *dev, const tms_kv *kv) {

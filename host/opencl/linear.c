@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear on OpenCL. Base form: a matrix-vector kernel of our own for few rows; for many rows
- * CLBlast's product if it is installed, else the same kernel on few rows at a time. CPU form:
- * a chain of one stage for few rows, a kernel of our own for many. */
+ * CLBlast's product if it is installed, else the same kernel on few rows at a time. Form of GPUs: the
+ * same with linear_parts' kernel. CPU form: a chain of one stage for few rows, a kernel of our own for
+ * many. */
 #include "host/opencl/linear.h"
 #include "host/base/weights.h"
 #include "host/library.h"
@@ -33,14 +34,18 @@ static tamis_status check_operands(tms_device *dev, const tms_linear *p) {
     return l.status;
 }
 
+static tms_linear_parts stage_of(const tms_linear *p) {
+    return (tms_linear_parts){.x = p->x,
+                              .parts = {{p->w, p->bias, p->y, p->n_out}},
+                              .n_parts = 1,
+                              .n_rows = p->n_rows,
+                              .n_in = p->n_in,
+                              .accumulate = p->accumulate,
+                              .build_rows = p->build_rows};
+}
+
 static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p) {
-    const tms_linear_parts stage = {.x = p->x,
-                                    .parts = {{p->w, p->bias, p->y, p->n_out}},
-                                    .n_parts = 1,
-                                    .n_rows = p->n_rows,
-                                    .n_in = p->n_in,
-                                    .accumulate = p->accumulate,
-                                    .build_rows = p->build_rows};
+    const tms_linear_parts stage = stage_of(p);
     return tms_cl_run_stage(dev, &stage);
 }
 
@@ -62,7 +67,13 @@ static tamis_status run_cpu(tms_device *dev, const tms_linear *p) {
     return status;
 }
 
+/* Few rows; without rows the kernel for `rows`, 1 or TMS_FEW_ROWS, is built. */
 static tamis_status run_vector(tms_device *dev, const tms_linear *p, uint32_t rows) {
+    if (tms_cl_takes_gpu_form(dev)) {
+        tms_linear_parts stage = stage_of(p);
+        stage.build_rows = rows;
+        return tms_cl_run_parts(dev, &stage);
+    }
     tms_cl_launch l =
         tms_cl_begin(dev, "linear.cl", "linear_rows", "-DWEIGHT=%d -DROWS=%u", p->w.type, rows);
     set_operands(&l, p);
@@ -85,12 +96,15 @@ static tamis_status run_passes(tms_device *dev, const tms_linear *p) {
 
 /* ---- Products of CLBlast --------------------------------------------------------------------- */
 
-static tamis_status widen(tms_device *dev, tms_weight_matrix w, uint64_t n, tms_ref wide) {
-    tms_cl_launch l = tms_cl_begin(dev, "linear.cl", "widen", "-DWEIGHT=%d -DROWS=1", w.type);
-    tms_cl_weights(&l, &w, 1, n);
-    tms_cl_ref(&l, wide, sizeof(cl_float), n);
-    tms_cl_u32(&l, (uint32_t)n);
-    return tms_cl_run_items(&l, (n + 15) / 16);
+static tamis_status widen(tms_device *dev, tms_weight_matrix w, uint64_t n_out, uint64_t n_in,
+                          tms_ref wide) {
+    tms_cl_launch l =
+        tms_cl_begin(dev, "linear.cl", "widen", "-DWEIGHT=%u -DLANES=4 -DROWS=1", tms_cl_kind(&w));
+    tms_cl_weights(&l, &w, n_out, n_in);
+    tms_cl_ref(&l, wide, sizeof(cl_float), n_out * n_in);
+    tms_cl_u32(&l, (uint32_t)n_out);
+    tms_cl_u32(&l, (uint32_t)n_in);
+    return tms_cl_run_items(&l, (n_out * n_in + 15) / 16);
 }
 
 /* Sets y to the bias, or adds the bias to y, before the product is added. */
@@ -167,6 +181,7 @@ tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p) {
 
 tamis_weight_layout tms_cl_weight_layout(tms_device *dev, tamis_weight_type type) {
     const bool cpu = tms_form_is_cpu(dev->form) || (dev->form == TMS_FORM_AUTO && !dev->base_only);
-    return cpu && tms_weight_layout_fits(TAMIS_WEIGHT_STRIPS, type) ? TAMIS_WEIGHT_STRIPS
-                                                                    : TAMIS_WEIGHT_ROWS;
+    const bool reads = cpu || tms_cl_takes_gpu_form(dev);
+    return reads && tms_weight_layout_fits(TAMIS_WEIGHT_STRIPS, type) ? TAMIS_WEIGHT_STRIPS
+                                                                      : TAMIS_WEIGHT_ROWS;
 }

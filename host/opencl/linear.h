@@ -19,7 +19,7 @@ typedef struct tms_cl_kinds {
  * more. */
 bool tms_cl_kinds_of(const tms_linear_parts *stages, uint32_t n, tms_cl_kinds *out);
 
-/* As tms_cl_choose, for weights that the base form reads in rows alone. */
+/* As tms_cl_choose, for weights, which the base form reads in rows alone. */
 tamis_status tms_cl_choose_product(tms_device *dev, const char *op, const tms_weight_matrix *w,
                                    bool *cpu);
 
@@ -41,5 +41,8 @@ uint32_t tms_cl_split_stages(const tms_linear_parts *stages, uint32_t n, tms_lin
 tamis_status tms_cl_run_stages(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
                                const tms_cl_kinds *kinds);
 tamis_status tms_cl_run_stage(tms_device *dev, const tms_linear_parts *p);
+
+/* linear_parts.c: the base form of linear_parts, or that of GPUs. */
+tamis_status tms_cl_run_parts(tms_device *dev, const tms_linear_parts *p);
 
 #endif

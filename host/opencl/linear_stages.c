@@ -33,9 +33,10 @@ bool tms_cl_kinds_of(const tms_linear_parts *stages, uint32_t n, tms_cl_kinds *o
 tamis_status tms_cl_choose_product(tms_device *dev, const char *op, const tms_weight_matrix *w,
                                    bool *cpu) {
     const tamis_status status = tms_cl_choose(dev, op, NULL, cpu);
-    if (status != TAMIS_OK || *cpu || w->layout == TAMIS_WEIGHT_ROWS) return status;
+    if (status != TAMIS_OK || *cpu || w->layout == TAMIS_WEIGHT_ROWS || tms_cl_takes_gpu_form(dev))
+        return status;
     return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                           "%s: weights in strips, which the CPU form alone reads", op);
+                           "%s: weights in strips, which the base form does not read", op);
 }
 
 static const tms_linear_parts none;

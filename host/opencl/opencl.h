@@ -214,7 +214,9 @@ const char *tms_cl_logit_option(const tms_logit *rule);
 /* KV_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh, BOUNDS_PARAMS of bounds.clh, or the
  * _NUMBERS of these; `n` as above. */
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
-/* ALIGNED of elements.clh, of rows of K and V and of bounds; CPUs load 16 bytes either way. */
+/* ALIGNED of elements.clh: of memory with strides, or-ed, in bytes; of rows of K and V and of bounds.
+ * CPUs load 16 bytes either way. */
+bool tms_cl_is_aligned(const tms_device *dev, tms_ref ref, uint64_t strides);
 bool tms_cl_rows_aligned(const tms_device *dev, const tms_kv *kv);
 bool tms_cl_bounds_aligned(const tms_device *dev, const tms_kv *kv);
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n);

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT = 8192, ROWS = 64, LONG_CHUNK = 2048, WORDS = 12 };
+enum { CONTEXT = 8192, ROWS = 64, LONG_CHUNK = 2048, WORDS = 12, WIDTH = 4096 };
 
 static tamis_context *context;
 static tamis_error error;
@@ -194,13 +194,6 @@ static void plans(bool small) {
     if (!small) pages(shapes);
 }
 
-/* What drivers that are no GPU's get, and are not known. */
-static void base_forms(void) {
-    context->dev->form = TMS_FORM_BASE;
-    attention_of(shapes, TAMIS_F16);
-    context->dev->form = TMS_FORM_AUTO;
-}
-
 /* A sequence of one token, what it holds, and how fast it can be read. */
 static void reading(void) {
     const wanted w = {.shape = shapes, .dtype = TAMIS_F16};
@@ -229,23 +222,50 @@ static void reading(void) {
 
 /* ---- Ops and models -------------------------------------------------------------------------- */
 
-/* What a matrix of each type takes: rows of 1, of few and of many. */
+/* What a matrix takes: rows of 1, of few and of many; x as it is and normalised, with an addend, too,
+ * unless the list is small. */
+static void weights_of(const tamis_weight_matrix *w, bool small) {
+    const tamis_linear_params linear = {.w = *w, .n_in = WIDTH, .n_out = WIDTH};
+    const tamis_embed_params embed = {.w = *w, .dim = WIDTH, .n_vocab = 32000};
+    tamis_linear_parts_params parts = {
+        .parts = {{.w = *w, .n_out = WIDTH}}, .n_parts = 1, .n_in = WIDTH};
+    tamis_buffer *norm;
+    require(tamis_buffer_create(context, WIDTH * sizeof(float), &norm, &error));
+    snprintf(now, sizeof now, "weights of %s", tamis_weight_name(w->type));
+    require(tamis_op_linear(context, &linear, &error));
+    for (int adds = 0; adds < (small ? 1 : 2); adds++) {
+        parts.adds = adds;
+        parts.norm_w = (tamis_place){0};
+        require(tamis_op_linear_parts(context, &parts, &error));
+        parts.norm_w.buffer = norm;
+        require(tamis_op_linear_parts(context, &parts, &error));
+    }
+    require(tamis_op_embed(context, &embed, &error));
+    tamis_buffer_destroy(&norm);
+}
+
+/* A matrix of each type as a model has it, and in rows, too, unless the list is small. */
 static void weights(bool small) {
     static const tamis_weight_type common[] = {TAMIS_WEIGHT_F16, TAMIS_WEIGHT_Q8_0,
                                                TAMIS_WEIGHT_Q4_K, TAMIS_WEIGHT_Q6_K};
     for (uint32_t i = 0; i <= TAMIS_WEIGHT_MXFP4; i++) {
         if (small && i == sizeof common / sizeof *common) return;
-        const tamis_weight_type type = small ? common[i] : (tamis_weight_type)i;
-        const tamis_weight_matrix w = {.type = type};
-        const tamis_linear_params linear = {.w = w, .n_in = 4096, .n_out = 4096};
-        tamis_linear_parts_params parts = {
-            .parts = {{.w = w, .n_out = 4096}}, .n_parts = 1, .n_in = 4096};
-        const tamis_embed_params embed = {.w = w, .dim = 4096, .n_vocab = 32000};
-        snprintf(now, sizeof now, "weights of %s", tamis_weight_name(type));
-        require(tamis_op_linear(context, &linear, &error));
-        require(tamis_op_linear_parts(context, &parts, &error));
-        require(tamis_op_embed(context, &embed, &error));
+        tamis_weight_matrix w = {.type = small ? common[i] : (tamis_weight_type)i};
+        w.layout = tamis_context_weight_layout(context, w.type);
+        weights_of(&w, small);
+        if (small || w.layout == TAMIS_WEIGHT_ROWS) continue;
+        w.layout = TAMIS_WEIGHT_ROWS;
+        weights_of(&w, small);
     }
+}
+
+/* What drivers that are no GPU's get, and are not known. */
+static void base_forms(bool small) {
+    const tamis_weight_matrix w = {.type = TAMIS_WEIGHT_F16};
+    context->dev->form = TMS_FORM_BASE;
+    attention_of(shapes, TAMIS_F16);
+    weights_of(&w, small);
+    context->dev->form = TMS_FORM_AUTO;
 }
 
 static void other_ops(void) {
@@ -376,7 +396,7 @@ int main(int argc, char **argv) {
     snprintf(now, sizeof now, "%s", gpu.name);
     require(tamis_context_create(&params, &context, &error));
     plans(small);
-    base_forms();
+    base_forms(small);
     reading();
     unaligned();
     weights(small);

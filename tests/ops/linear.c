@@ -279,6 +279,7 @@ const check_op check_op_linear = {
     .launch = launch,
     .cpu_form = check_any_case,
     .cpu_shapes = true,
+    .gpu_form = true,
     .rows = check_plain_rows,
     .rows_alone = true,
     .few_rows = TMS_FEW_ROWS,

@@ -427,6 +427,7 @@ const check_op check_op_linear_parts = {
     .oracle = oracle,
     .launch = launch,
     .cpu_form = check_any_case,
+    .gpu_form = true,
     .rows = check_plain_rows,
     .rows_alone = true,
     .few_rows = TMS_FEW_ROWS,

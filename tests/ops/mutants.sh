@@ -112,6 +112,9 @@ linear_cpu.cl|linear|s/start += load_part(bias/start -= load_part(bias/
 linear_cpu.clh|linear_parts|s/of.scale \* load_f32(norm + i)/load_f32(norm + i)/
 linear_parts.cl|linear_parts|s/p = second;/p = third;/
 linear_parts.cl|linear_parts|s/= input1(&rows, r, i)/= input1(\&addend, r, i)/
+linear_parts_gpu.cl|linear_parts|s/p = second;/p = third;/
+linear_parts_gpu.cl|linear_parts|s/= input1(&rows, r, i)/= input1(\&addend, r, i)/
+linear_type_gpu.clh|linear|s/i % 8 ? both.hi/i % 8 ? both.lo/
 linear_parts.clh|linear_parts|s/n.bias_at), n.n_out/n.w_at), n.n_out/
 linear_chain_cpu.cl|linear_parts|s/out\[o\] += p->bias/out[o] -= p->bias/
 linear_chain_cpu.cl|linear_chain|s/c.stages\[at - 1\].parts : parts/1 : parts/

@@ -112,8 +112,8 @@ TAMIS_API uint64_t tamis_weight_bytes(tamis_weight_type type, uint64_t n_out, ui
 /* How a matrix of weights lies in memory. Values never change; another layout gets a value of its
  * own.
  *   rows    one behind another, as in a GGUF file
- *   strips  of types with blocks, for CPUs, which then read as many outputs at once as a vector has
- *           elements. 16 neighbouring rows are a strip; zeros fill the last one. A strip has block
+ *   strips  of types with blocks: CPUs then read as many outputs at once as a vector has elements,
+ *           and neighbouring work-items of GPUs neighbouring 16 bytes. 16 neighbouring rows are a strip; zeros fill the last one. A strip has block
  *           behind block of its 16 rows, each field after field, and of a field's units (f16,
  *           sub-scales of a byte, words of 4 bytes of codes or bits) the first of all rows, then the
  *           second of all rows, and so on. The word h of Q5_0 and Q5_1 has bit 4g + k at 8k + g.
