@@ -63,7 +63,7 @@ completes '--stop' tamis run --stop x --stop
 
 # Wrong command lines.
 usage_error '^tamis: frob: unknown command' frob
-usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, layers, linear, model, throughput' \
+usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, layers, linear, model, portability, throughput' \
     bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
 usage_error '^tamis bench attention: --frob: unknown option' bench attention --frob 1
