@@ -112,7 +112,7 @@ static void play_each(test_world *w, const bits_case *c, tamis_sequence id, cons
         if (info->ops >> c->of.op & 1) play(w, c, setting, id, wanted);
 }
 
-#define FEW 2 /* classes, one of each op: each value of a setting compiles for seconds */
+#define FEW 3 /* classes, one of each op: each value of a setting compiles for seconds */
 static bool every;
 
 static void every_setting_gives_the_same_bits(void **state) {
@@ -122,6 +122,8 @@ static void every_setting_gives_the_same_bits(void **state) {
     static const bits_case cases[] = {
         {{TAMIS_SETTING_OF_ATTEND, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
         {{TAMIS_SETTING_OF_SPARSE, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
+        {{TAMIS_SETTING_OF_GPU_ATTEND, TAMIS_F16, 4}, 64, TMS_FORM_GPU},
+        {{TAMIS_SETTING_OF_GPU_ATTEND, TAMIS_Q8, 1}, 128, TMS_FORM_GPU},
         {{TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
         {{TAMIS_SETTING_OF_SPARSE, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
         {{TAMIS_SETTING_OF_ATTEND, TAMIS_K8V4, 4}, 64, TMS_FORM_CPU_OTHER},
@@ -130,16 +132,19 @@ static void every_setting_gives_the_same_bits(void **state) {
         {{TAMIS_SETTING_OF_SPARSE, TAMIS_Q4, 4}, 64, TMS_FORM_CPU_OTHER},
     };
     for (size_t i = 0; i < (every ? sizeof cases / sizeof *cases : FEW); i++) {
+        const bool of_gpus = cases[i].of.op == TAMIS_SETTING_OF_GPU_ATTEND;
         test_world w;
         tamis_sequence id;
         float wanted[8 * 128], other[8 * 128];
         open_filled(&w, &cases[i], &id);
         attend(&w, &cases[i], id, wanted);
         const uint32_t builds = test_builds;
-        set(&w, &cases[i], TAMIS_SETTING_FETCH_NEAR, 0); /* else rows and levels mean nothing */
+        if (!of_gpus) /* else rows and levels mean nothing */
+            set(&w, &cases[i], TAMIS_SETTING_FETCH_NEAR, 0);
         play_each(&w, &cases[i], id, wanted);
         if (cases[i].of.op == TAMIS_SETTING_OF_ATTEND) play_fetches(&w, &cases[i], id, wanted);
-        assert_true(test_builds >= builds + 12); /* the settings have reached the compiler */
+        /* the settings have reached the compiler */
+        assert_true(test_builds >= builds + (of_gpus ? 2 : 12));
         /* The output tells queries apart. */
         const float zero[8 * 128] = {0};
         OK(tamis_buffer_write(w.q, 0, zero, 2 * cases[i].head_dim * sizeof *zero, &test_error));
