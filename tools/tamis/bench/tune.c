@@ -221,11 +221,9 @@ static tamis_status open_device(tune *t, tamis_error *error) {
     t->n_ops = info->kind == TAMIS_DEVICE_GPU ? 1 : 2;
     status = tamis_device_settings(info, from, sizeof(from), error);
     if (status != TAMIS_OK) return status;
-    if (strcmp(from, "none") == 0) {
-        snprintf(error->text, sizeof(error->text), "%s (%s): its kernels have no settings",
-                 info->id, info->name);
-        return error->status = TAMIS_E_UNSUPPORTED;
-    }
+    if (strcmp(from, "none") == 0)
+        return cli_error(error, TAMIS_E_UNSUPPORTED, "%s (%s): its kernels have no settings",
+                         info->id, info->name);
     /* If the file cannot be written, that is known before minutes of measuring. */
     if (!t->flags->dry_run) status = tamis_context_write_settings(t->device, error);
     if (status != TAMIS_OK) return status;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The search of `tamis tune`: one setting after another, all of its values in turn, round after
- * round; a value that is clearly slower than the best one drops out, and one that changes a bit ends the search. */
+ * round; a value that is clearly slower than the best one drops out, and one that changes a bit ends
+ * the search. */
 #include "bench/tune.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,14 +96,12 @@ static tamis_status compare_bits(tune_search *s, tamis_plan *plan, uint32_t sett
     for (uint32_t i = 0; status == TAMIS_OK && i < n; i++) {
         status = set(s, setting, all[i].value, error);
         if (status == TAMIS_OK) status = attended(s, plan, i > 0 ? second : out, bytes, error);
-        if (status == TAMIS_OK && i > 0 && memcmp(out, second, bytes) != 0) {
-            snprintf(
-                error->text, sizeof(error->text),
+        if (status == TAMIS_OK && i > 0 && memcmp(out, second, bytes) != 0)
+            status = cli_error(
+                error, TAMIS_E_DEVICE,
                 "attention has other bits with %s %u than with %u: a fault of the driver or of a "
                 "kernel; no setting is written",
                 tamis_setting_describe(setting)->name, all[i].value, all[0].value);
-            status = error->status = TAMIS_E_DEVICE;
-        }
         cli_progress_show(s->progress, ++*s->done, s->total);
     }
     return status;
