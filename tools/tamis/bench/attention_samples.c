@@ -135,7 +135,9 @@ typedef struct samples {
 
 /* Before round `round`, or behind the last one. */
 static tamis_status probe(const bench *b, samples *s, uint32_t round, tamis_error *error) {
-    tamis_status status = bench_read_bandwidth(b->device, b->params.probe, &s->read[round], error);
+    tamis_status status = TAMIS_OK;
+    if (!b->params.totals_alone)
+        status = bench_read_bandwidth(b->device, b->params.probe, &s->read[round], error);
     if (status != TAMIS_OK) return status;
     return tamis_cache_read_limit(b->cache, b->sequences, b->params.batch, 1, &s->limits[round],
                                   error);

@@ -40,7 +40,7 @@ typedef struct bench_params {
     uint32_t prefill_rows;
     uint32_t probe; /* MiB over which the read bandwidth is measured; 0: chosen by the device */
     bool shuffled;
-    bool totals_alone; /* neither stages nor the copy bandwidth are measured */
+    bool totals_alone; /* neither stages nor bandwidths are measured, but the page-read limit is */
 } bench_params;
 
 /* Of samples: their median and quartiles. */
@@ -85,7 +85,7 @@ typedef struct bench {
     uint64_t noise_bytes;
     cli_random random;
     double fill_s;        /* what the filling steps took */
-    double read_gb_per_s; /* median over the run */
+    double read_gb_per_s; /* median over the run; 0: totals alone */
     double copy_gb_per_s; /* bytes read and bytes written, median */
     /* The page-read limit: the order with the largest median over the run, and that median. */
     double limit_gb_per_s;
@@ -115,6 +115,8 @@ tamis_status bench_open(const char *device, tamis_context **out, tamis_error *er
 /* Sorts in place. */
 double bench_median(double *values, uint32_t count);
 bench_spread bench_spread_of(double *values, uint32_t count);
+/* Whether 3 samples of `sample_s` seconds, and one that warms up, take at most `most_s`. */
+bool bench_is_affordable(double most_s, double sample_s);
 /* How many samples of `sample_s` seconds take at most `most_s`: 3 or more, but at most `repeat`. */
 uint32_t bench_affordable(double most_s, double sample_s, uint32_t repeat);
 /* The read bandwidth over `mib` MiB; 0: as many as the device needs. */
@@ -143,19 +145,18 @@ double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_para
 typedef struct bench_evicting {
     bench_spread us; /* of one layer of a step */
     double bytes;    /* that it reads and writes */
-    double read_gb_per_s;
 } bench_evicting;
 tamis_status bench_measure_evicting(const bench *b, bench_evicting *out, tamis_error *error);
 
 /* Products of a matrix in the layout that the device reads fastest (linear.c). */
 typedef struct bench_product {
     tamis_weight_type type;
-    uint32_t n_in, n_out, n_rows, repeat, probe;
-    double most_s;   /* that samples may take all together: bench_affordable */
-    double sample_s; /* out: of one sample; where it exceeds most_s, nothing more is measured */
+    uint32_t n_in, n_out, n_rows, repeat;
+    double most_s;   /* that samples may take all together */
+    double sample_s; /* out: of one sample; where it is not affordable, nothing more is measured */
     bench_spread us; /* out: of one matrix */
     uint32_t samples;
-    double bytes, read_gb_per_s;
+    double bytes;
 } bench_product;
 tamis_status bench_measure_product(tamis_context *device, bench_product *p, tamis_error *error);
 /* Fills a buffer with random bytes that are neither large nor denormal numbers of any type. */

@@ -11,6 +11,7 @@
  * but at most 1/64 of its memory, which is still more than its caches hold. */
 #define PROBE_BYTES     (256ull << 20)
 #define PROBE_BYTES_GPU (1ull << 30)
+#define LEAST_SAMPLES   3u
 
 const bench_shape bench_shapes[] = {
     {"llama2-7b", 32, 32, 128, 32}, {"llama3-8b", 32, 8, 128, 32},  {"qwen3-4b", 32, 8, 128, 36},
@@ -40,8 +41,12 @@ bench_spread bench_spread_of(double *values, uint32_t count) {
     return (bench_spread){median, values[quarter], values[count - 1 - quarter]};
 }
 
+bool bench_is_affordable(double most_s, double sample_s) {
+    return (LEAST_SAMPLES + 1) * sample_s <= most_s;
+}
+
 uint32_t bench_affordable(double most_s, double sample_s, uint32_t repeat) {
-    const double least = repeat < 3 ? repeat : 3, most = most_s / sample_s;
+    const double least = repeat < LEAST_SAMPLES ? repeat : LEAST_SAMPLES, most = most_s / sample_s;
     return most < least ? (uint32_t)least : most < repeat ? (uint32_t)most : repeat;
 }
 

@@ -77,7 +77,7 @@ typedef struct decode_arm {
 
 typedef struct decode_run {
     uint32_t n_arms, repeat, probe;
-    bool quiet; /* nothing is said on stderr, and stages are not measured */
+    bool quiet; /* nothing is said on stderr; neither stages nor bandwidths are measured */
     decode_arm *arms;
     double *read; /* [repeat + 1] */
     double read_gb_per_s;
@@ -172,8 +172,13 @@ static tamis_status count_bytes(decode_run *run, decode_arm *arm, tamis_error *e
     return TAMIS_OK;
 }
 
+/* Before round `round`, or behind the last one. */
+static tamis_status probe(decode_run *run, uint32_t round, tamis_error *error) {
+    if (run->quiet) return TAMIS_OK;
+    return bench_read_bandwidth(run->arms[0].rig.device, run->probe, &run->read[round], error);
+}
+
 static tamis_status take_samples(decode_run *run, tamis_error *error) {
-    tamis_context *device = run->arms[0].rig.device;
     tamis_status status = TAMIS_OK;
     double warm_up;
     for (uint32_t a = 0; status == TAMIS_OK && a < run->n_arms; a++) {
@@ -181,12 +186,11 @@ static tamis_status take_samples(decode_run *run, tamis_error *error) {
         tamis_plan_reset_counters(run->arms[a].plan);
     }
     for (uint32_t round = 0; status == TAMIS_OK && round < run->repeat; round++) {
-        status = bench_read_bandwidth(device, run->probe, &run->read[round], error);
+        status = probe(run, round, error);
         for (uint32_t a = 0; status == TAMIS_OK && a < run->n_arms; a++)
             status = sample(&run->arms[a], run->arms[a].plan, &run->arms[a].us[round], error);
     }
-    if (status != TAMIS_OK) return status;
-    return bench_read_bandwidth(device, run->probe, &run->read[run->repeat], error);
+    return status == TAMIS_OK ? probe(run, run->repeat, error) : status;
 }
 
 /* Takes ratios within each round, whose samples are close in time, and then their median. */
@@ -201,7 +205,7 @@ static void summarise(decode_run *run) {
             ratios[i] = full->us[i] / arm->us[i];
         arm->speedup = bench_median(ratios, run->repeat);
         arm->total_us = bench_median(arm->us, run->repeat);
-        arm->predicted_us = bytes / run->read_gb_per_s * 1e-3;
+        if (!run->quiet) arm->predicted_us = bytes / run->read_gb_per_s * 1e-3;
         arm->predicted_speedup = (full->kv_bytes + full->bounds_bytes + full->policy_bytes) / bytes;
     }
 }
@@ -238,15 +242,13 @@ tamis_status bench_measure_evicting(const bench *b, bench_evicting *out, tamis_e
     decode_arm arm = {.rig = *b, .us = calloc(repeat, sizeof(double))};
     decode_run run = {.n_arms = 1,
                       .repeat = repeat,
-                      .probe = b->params.probe,
                       .quiet = true,
                       .arms = &arm,
                       .read = calloc(repeat + 1, sizeof(double))};
     tamis_status status = arm.us && run.read ? measure(&run, error) : cli_no_memory(error);
     if (status == TAMIS_OK)
         *out = (bench_evicting){.us = bench_spread_of(arm.us, repeat),
-                                .bytes = arm.kv_bytes + arm.bounds_bytes + arm.policy_bytes,
-                                .read_gb_per_s = run.read_gb_per_s};
+                                .bytes = arm.kv_bytes + arm.bounds_bytes + arm.policy_bytes};
     free(arm.us);
     free(run.read);
     return status;

@@ -81,6 +81,7 @@ typedef struct linear_arm {
 typedef struct linear_run {
     tamis_context *device;
     const linear_flags *flags;
+    bool unprobed; /* no bandwidth is measured beside the samples */
     uint32_t n_arms;
     linear_arm arms[CLI_LIST_MAX * LAYOUTS * CLI_LIST_MAX];
     tamis_buffer *w, *x, *y;
@@ -159,6 +160,11 @@ static double gb_per_s(const linear_run *r, const linear_arm *arm, double us) {
     return (double)matrix_bytes(r->flags, arm->type) / us * 1e-3;
 }
 
+static tamis_status probe(linear_run *r, double *gb_per_s, tamis_error *error) {
+    return r->unprobed ? TAMIS_OK
+                       : bench_read_bandwidth(r->device, r->flags->probe, gb_per_s, error);
+}
+
 static tamis_status measure(linear_run *r, tamis_error *error) {
     const uint32_t repeat = r->flags->repeat;
     tamis_status status = TAMIS_OK;
@@ -168,9 +174,9 @@ static tamis_status measure(linear_run *r, tamis_error *error) {
         for (uint32_t a = 0; status == TAMIS_OK && a < r->n_arms; a++) {
             linear_arm *arm = &r->arms[a];
             double *read = &r->read[i * r->n_arms + a];
-            status = bench_read_bandwidth(r->device, r->flags->probe, read, error);
+            status = probe(r, read, error);
             if (status == TAMIS_OK) status = sample(r, arm, &arm->us[i], error);
-            arm->shares[i] = gb_per_s(r, arm, arm->us[i]) / *read;
+            arm->shares[i] = *read > 0 ? gb_per_s(r, arm, arm->us[i]) / *read : 0;
         }
     if (status != TAMIS_OK) return status;
     for (uint32_t a = 0; a < r->n_arms; a++) {
@@ -332,7 +338,7 @@ static tamis_status measure_one(linear_run *r, linear_flags *f, bench_product *p
         status = sample(r, &r->arms[0], &us, error);
     if (status != TAMIS_OK) return status;
     p->sample_s = us * 1e-6 * r->arms[0].matrices;
-    if (p->sample_s > p->most_s) return TAMIS_OK;
+    if (!bench_is_affordable(p->most_s, p->sample_s)) return TAMIS_OK;
     f->repeat = bench_affordable(p->most_s, p->sample_s, f->repeat);
     return measure(r, error);
 }
@@ -341,16 +347,14 @@ tamis_status bench_measure_product(tamis_context *device, bench_product *p, tami
     linear_flags f = {.n_in = p->n_in,
                       .n_out = p->n_out,
                       .repeat = p->repeat,
-                      .probe = p->probe,
                       .types = {1, {p->type}},
                       .rows = {1, {p->n_rows}}};
-    linear_run r = {.device = device, .flags = &f};
+    linear_run r = {.device = device, .flags = &f, .unprobed = true};
     tamis_status status = measure_one(&r, &f, p, error);
-    if (status == TAMIS_OK && p->sample_s <= p->most_s) {
+    if (status == TAMIS_OK && bench_is_affordable(p->most_s, p->sample_s)) {
         p->us = bench_spread_of(r.arms[0].us, f.repeat);
         p->samples = f.repeat;
         p->bytes = (double)matrix_bytes(&f, p->type);
-        p->read_gb_per_s = r.read_gb_per_s;
     }
     r.device = NULL; /* the caller's */
     destroy(&r);

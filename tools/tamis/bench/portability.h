@@ -16,6 +16,7 @@ typedef struct portability_platform {
     char hardware[128]; /* what it runs on: the processor, whichever driver, or the GPU */
     tamis_context *device;
     double flop_per_s; /* of attention so far: predicts how long a problem takes */
+    bool slow;         /* another one on its hardware attends far faster */
 } portability_platform;
 
 /* What a problem's rate is compared with, on the same hardware. */
@@ -79,7 +80,8 @@ extern const char *const portability_kinds[];      /* of tasks, ended by NULL */
 
 struct portability {
     uint32_t repeat, probe;
-    double seconds; /* that the samples of a problem may take on a platform */
+    uint32_t turns; /* at a problem, of platforms that are not slow */
+    double seconds; /* that the samples of a problem may take on a platform, with one to warm up */
     uint32_t n_platforms, n_problems;
     portability_platform platforms[PORTABILITY_PLATFORMS_MAX];
     portability_problem problems[PORTABILITY_PROBLEMS_MAX];
@@ -98,6 +100,8 @@ void portability_rate(portability *p);
  * it was run; 0 if it cannot run on one of them. *n: over how many. */
 double portability_mean(const portability *p, uint32_t problem, bool architectural, uint32_t *n);
 
+/* Whether two platforms are drivers or forms of the same hardware. */
+bool portability_same_hardware(const portability *p, uint32_t a, uint32_t b);
 bool portability_print(const portability *p);
 bool portability_write_json(const portability *p, bool quick, cli_output *output);
 

@@ -62,7 +62,7 @@ static double attend_flop(const bench_shape *shape, double seen) {
 /* Whether a sample that takes so long is worth its time; if not, says so in all n cells. */
 static bool is_affordable(const portability *p, double sample_s, portability_cell *cells,
                           uint32_t n) {
-    if (sample_s <= p->seconds) return true;
+    if (bench_is_affordable(p->seconds, sample_s)) return true;
     for (uint32_t i = 0; i < n; i++) {
         cells[i].state = PORTABILITY_NOT_RUN;
         snprintf(cells[i].reason, sizeof(cells[i].reason), "a sample takes about %.1f s", sample_s);
@@ -79,7 +79,6 @@ static bench make_bench(const portability *p, const portability_platform *platfo
                               .page_size = PAGE_SIZE,
                               .batch = 1,
                               .repeat = p->repeat,
-                              .probe = p->probe,
                               .totals_alone = true}};
 }
 
@@ -119,7 +118,6 @@ static portability_cell cell_of(const bench *b, const bench_arm *arm) {
     return (portability_cell){.us = arm->spread_us,
                               .samples = b->params.repeat,
                               .bytes = arm->gb_per_s * arm->total_us * 1e3,
-                              .read_gb_per_s = b->read_gb_per_s,
                               .limit_gb_per_s = b->limit_gb_per_s};
 }
 
@@ -161,10 +159,7 @@ static tamis_status measure_evicting(const portability *p, portability_platform 
     b.params.most_layers = (uint32_t)(p->seconds / (layer_s * b.params.repeat + first_s)) + 1;
     const tamis_status status = bench_measure_evicting(&b, &out, error);
     if (status == TAMIS_OK)
-        *cells = (portability_cell){.us = out.us,
-                                    .samples = b.params.repeat,
-                                    .bytes = out.bytes,
-                                    .read_gb_per_s = out.read_gb_per_s};
+        *cells = (portability_cell){.us = out.us, .samples = b.params.repeat, .bytes = out.bytes};
     return status;
 }
 
@@ -178,8 +173,7 @@ typedef struct chunk {
     tamis_plan *plan;
     tamis_buffer *out;        /* of a chunk that is attended */
     tamis_stored_rows stored; /* of one that is loaded */
-    double *us, *read;
-    double read_gb_per_s;
+    double *us;
 } chunk;
 
 static tamis_status attend_layer(chunk *c, uint32_t layer, tamis_error *error) {
@@ -219,19 +213,15 @@ static tamis_status take_samples(chunk *c, layer_fn *run, double *sample_s, tami
     const portability *p = c->p;
     double us = 0;
     c->us = calloc(p->repeat, sizeof(double));
-    c->read = calloc(p->repeat, sizeof(double));
-    if (c->us == NULL || c->read == NULL) return cli_no_memory(error);
+    if (c->us == NULL) return cli_no_memory(error);
     tamis_status status = TAMIS_OK;
     for (uint32_t i = 0; status == TAMIS_OK && i < 2; i++)
         status = sample(c, run, &us, error);
     *sample_s = us * 1e-6 * c->b.layers;
-    if (*sample_s > p->seconds) return status;
+    if (!bench_is_affordable(p->seconds, *sample_s)) return status;
     c->samples = bench_affordable(p->seconds, *sample_s, p->repeat);
-    for (uint32_t i = 0; status == TAMIS_OK && i < c->samples; i++) {
-        status = bench_read_bandwidth(c->b.device, p->probe, &c->read[i], error);
-        if (status == TAMIS_OK) status = sample(c, run, &c->us[i], error);
-    }
-    if (status == TAMIS_OK) c->read_gb_per_s = bench_median(c->read, c->samples);
+    for (uint32_t i = 0; status == TAMIS_OK && i < c->samples; i++)
+        status = sample(c, run, &c->us[i], error);
     return status;
 }
 
@@ -244,8 +234,7 @@ static tamis_status run_chunk(chunk *c, layer_fn *run, double bytes, double flop
         *cell = (portability_cell){.us = bench_spread_of(c->us, c->samples),
                                    .samples = c->samples,
                                    .bytes = bytes,
-                                   .flop = flop,
-                                   .read_gb_per_s = c->read_gb_per_s};
+                                   .flop = flop};
     return status;
 }
 
@@ -263,7 +252,6 @@ static void end_chunk(chunk *c) {
     tamis_buffer_destroy(&c->stored.rotation.table.buffer);
     tamis_buffer_destroy(&c->stored.k.buffer);
     free(c->us);
-    free(c->read);
 }
 
 /* A prompt's chunk, written and attended, behind the tokens of the context. */
@@ -328,15 +316,11 @@ static tamis_status measure_product(const portability *p, portability_platform *
                         .n_out = MATRIX,
                         .n_rows = problem->task->rows,
                         .repeat = p->repeat,
-                        .probe = p->probe,
                         .most_s = p->seconds};
     if (!is_affordable(p, flop / platform->flop_per_s / MANY_ROWS, cells, 1)) return TAMIS_OK;
     const tamis_status status = bench_measure_product(platform->device, &of, error);
     if (status == TAMIS_OK && is_affordable(p, of.sample_s, cells, 1))
-        *cells = (portability_cell){.us = of.us,
-                                    .samples = of.samples,
-                                    .bytes = of.bytes,
-                                    .flop = flop,
-                                    .read_gb_per_s = of.read_gb_per_s};
+        *cells =
+            (portability_cell){.us = of.us, .samples = of.samples, .bytes = of.bytes, .flop = flop};
     return status;
 }

@@ -9,10 +9,6 @@
 
 /* ---- Efficiencies ---------------------------------------------------------------------------- */
 
-static bool same_hardware(const portability *p, uint32_t a, uint32_t b) {
-    return strcmp(p->platforms[a].hardware, p->platforms[b].hardware) == 0;
-}
-
 static double gflop_per_s(const portability_cell *cell) {
     return cell->flop > 0 ? cell->flop / cell->us.median * 1e-3 : 0;
 }
@@ -34,7 +30,7 @@ static double ceiling_of(const portability *p, uint32_t problem, uint32_t platfo
             ceiling == PORTABILITY_ARITHMETIC ? p->problems[i].ceiling == ceiling : i == problem;
         for (uint32_t j = 0; counts && j < p->n_platforms; j++) {
             const double rate = reached(&p->cells[i][j], ceiling);
-            if (same_hardware(p, platform, j) && rate > most) most = rate;
+            if (portability_same_hardware(p, platform, j) && rate > most) most = rate;
         }
     }
     return most;
@@ -44,7 +40,7 @@ static double best_us(const portability *p, uint32_t problem, uint32_t platform)
     double best = p->cells[problem][platform].us.median;
     for (uint32_t j = 0; j < p->n_platforms; j++) {
         const portability_cell *cell = &p->cells[problem][j];
-        if (cell->state == PORTABILITY_RAN && same_hardware(p, platform, j) &&
+        if (cell->state == PORTABILITY_RAN && portability_same_hardware(p, platform, j) &&
             cell->us.median < best)
             best = cell->us.median;
     }
