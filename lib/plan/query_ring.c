@@ -198,13 +198,15 @@ void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring) {
 }
 
 tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
-                                  uint32_t layer, tms_matrix q, tamis_error *error) {
+                                  uint32_t layer, uint32_t part, tms_matrix q, tamis_error *error) {
+    const tms_part *rows = &step->parts[part];
     uint64_t width = tms_setup_width(rings->setup);
     const tms_scatter_rows scatter = {.x = q,
                                       .y = {ring_ref(rings, layer, 0), width},
-                                      .n_rows = step->n_rows,
+                                      .n_rows = rows->n_rows,
                                       .width = (uint32_t)width,
-                                      .index = tms_step_table(step, rings->places)};
+                                      .index =
+                                          tms_step_table(step, rings->places + rows->first_row)};
     return tms_run_scatter_rows(rings->setup->dev, &scatter, error);
 }
 

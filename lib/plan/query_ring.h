@@ -50,9 +50,9 @@ tamis_status tms_query_rings_bring(tms_query_rings *rings, tms_sequence *const *
 void tms_query_rings_expect(tms_query_rings *rings, uint32_t ring, uint32_t first, uint32_t end);
 void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring);
 
-/* Puts the step's queries of a layer into their places. */
+/* Puts the queries of a part of the step, in a layer, into their places. */
 tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
-                                  uint32_t layer, tms_matrix q, tamis_error *error);
+                                  uint32_t layer, uint32_t part, tms_matrix q, tamis_error *error);
 
 /* E_STATE unless the rings hold the queries of all of the sequence's last `window` positions. */
 tamis_status tms_query_rings_check(const tms_query_rings *rings, const tms_sequence *sequence,
