@@ -121,7 +121,7 @@ static void skip_rows(tms_ref *rows, uint64_t n, uint64_t bytes) {
 
 tms_write_rows tms_template_write_part(const tms_templates *l, uint32_t layer, uint32_t part,
                                        const tms_write_rows *write) {
-    const uint64_t first = l->step->parts[part].first_row, size = tms_row_size(write->dtype, 1);
+    const uint64_t first = l->step->parts[part].first_row, size = tms_kv_unit(write->dtype);
     tms_write_rows p = *write;
     narrow(l, layer, part, &p.batch);
     skip_rows(&p.k, first, p.k_stride * size);
