@@ -2,14 +2,13 @@
 /* Runs forward passes: prompts in chunks, decode steps of several sequences, greedy decoding. */
 #include "lib/model/model.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements of a row of each activation; logits and next have a row per sequence. All have 4
- * bytes. */
-static uint64_t width_of(const tamis_model *model, tms_activation which) {
+uint64_t tms_activation_width(const tamis_model *model, tms_activation which) {
     const tms_config *config = &model->config;
     switch (which) {
     case TMS_X:
@@ -61,15 +60,23 @@ static tamis_status check_shapes(const tamis_model *model, const tamis_cache *ca
 
 static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
     const tamis_plan_params *limits = &runner->limits;
-    runner->positions = malloc(limits->max_rows * sizeof *runner->positions);
-    TMS_REQUIRE(runner->positions, TAMIS_E_NO_MEMORY, "no memory for %u positions",
-                limits->max_rows);
+    const size_t n = limits->max_rows;
+    runner->max_outputs = limits->max_selected_rows > limits->max_sequences
+                              ? limits->max_selected_rows
+                              : limits->max_sequences;
+    runner->tokens = calloc(n, sizeof *runner->tokens);
+    runner->positions = calloc(n, sizeof *runner->positions);
+    runner->bundles = calloc(n, sizeof *runner->bundles);
+    runner->outs = calloc(n, sizeof *runner->outs);
+    TMS_REQUIRE(runner->tokens && runner->positions && runner->bundles && runner->outs,
+                TAMIS_E_NO_MEMORY, "no memory for the tables of %zu rows", n);
     for (int i = 0; i < TMS_ACTIVATIONS; ++i) {
-        bool by_sequence = i == TMS_LOGITS || i == TMS_NEXT;
-        uint64_t rows = by_sequence ? limits->max_sequences : limits->max_rows;
-        if (width_of(runner->model, i) == 0) continue;
-        TMS_TRY(tamis_buffer_create(runner->model->context, rows * width_of(runner->model, i) * 4,
-                                    &runner->buffers[i], error));
+        const bool of_outputs = i == TMS_LOGITS || i == TMS_NEXT;
+        const uint64_t rows = of_outputs ? runner->max_outputs : limits->max_rows,
+                       width = tms_activation_width(runner->model, i);
+        if (width == 0) continue;
+        TMS_TRY(tamis_buffer_create(runner->model->context, rows * width * 4, &runner->buffers[i],
+                                    error));
     }
     return TAMIS_OK;
 }
@@ -239,7 +246,10 @@ void tamis_runner_destroy(tamis_runner **runner) {
     tamis_buffer_destroy(&(*runner)->output_rows);
     for (int i = 0; i < TMS_ACTIVATIONS; ++i)
         tamis_buffer_destroy(&(*runner)->buffers[i]);
+    free((*runner)->tokens);
     free((*runner)->positions);
+    free((*runner)->bundles);
+    free((*runner)->outs);
     tms_model_let_go((*runner)->model);
     free(*runner);
     *runner = NULL;
@@ -252,9 +262,9 @@ tamis_status tamis_runner_build(tamis_runner *runner, uint32_t n_rows, uint32_t 
     const tamis_plan_params *limits = &runner->limits;
     TMS_REQUIRE(n_rows > 0 && n_rows <= limits->max_rows, TAMIS_E_ARGUMENT, "n_rows is %u: 1 to %u",
                 n_rows, limits->max_rows);
-    TMS_REQUIRE(n_outputs <= n_rows && n_outputs <= limits->max_sequences, TAMIS_E_ARGUMENT,
-                "n_outputs is %u, of %u rows; max_sequences is %u", n_outputs, n_rows,
-                limits->max_sequences);
+    TMS_REQUIRE(n_outputs <= n_rows && n_outputs <= runner->max_outputs, TAMIS_E_ARGUMENT,
+                "n_outputs is %u, of %u rows; a step has at most %u", n_outputs, n_rows,
+                runner->max_outputs);
     return tms_forward_build(runner, n_rows, n_outputs, error);
 }
 
@@ -301,12 +311,12 @@ tamis_status tms_check_as_model(const tamis_runner *runner, tamis_error *error) 
 }
 
 /* Uploads tokens and runner->positions, runs the forward pass, ends the step. */
-static tamis_status fill_step(tamis_runner *runner, const int32_t *tokens, uint32_t n_rows,
-                              uint32_t n_outputs, tamis_error *error) {
-    const uint64_t bytes = n_rows * sizeof *tokens;
+static tamis_status fill_step(tamis_runner *runner, const int32_t *tokens, const tms_pass *pass,
+                              tamis_error *error) {
+    const uint64_t bytes = pass->n_rows * sizeof *tokens;
     TMS_TRY(tamis_buffer_write(runner->buffers[TMS_TOKENS], 0, tokens, bytes, error));
     TMS_TRY(tamis_buffer_write(runner->buffers[TMS_POSITIONS], 0, runner->positions, bytes, error));
-    TMS_TRY(tms_forward_pass(runner, n_rows, n_rows - n_outputs, n_outputs, error));
+    TMS_TRY(tms_forward_pass(runner, pass, error));
     return tamis_plan_step_end(runner->plan, error);
 }
 
@@ -317,17 +327,33 @@ static void note_open_step(tamis_error *error) {
     snprintf(error->text + used, sizeof error->text - used, "; the step could not be taken back");
 }
 
+/* Builds the kernels that a pass lacks. */
+static tamis_status build_pass(tamis_runner *runner, const tms_pass *pass, tamis_error *error) {
+    for (uint32_t i = 0; i < pass->n_bundles; i++)
+        TMS_TRY(tms_forward_build(runner, pass->bundles[i].n, 0, error));
+    for (uint32_t i = 0; i < pass->n_outputs; i++)
+        TMS_TRY(tms_forward_build(runner, 0, pass->outputs[i].n, error));
+    return TAMIS_OK;
+}
+
 /* Builds the kernels that are missing and runs one whole step; after a failure the sequences are as
- * they were. The outputs are those of the last n_outputs rows. Device errors that arrive later are
- * returned by tms_read_next. */
-static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const int32_t *tokens,
-                             uint32_t n_rows, uint32_t n_outputs, tamis_error *error) {
-    TMS_TRY(tms_forward_build(runner, n_rows, n_outputs, error));
+ * they were. Device errors that arrive later are returned by tms_read_next. */
+static tamis_status run_pass(tamis_runner *runner, const tamis_step *step, const int32_t *tokens,
+                             const tms_pass *pass, tamis_error *error) {
+    TMS_TRY(build_pass(runner, pass, error));
     TMS_TRY(tamis_plan_step_begin(runner->plan, step, error));
-    const tamis_status status = fill_step(runner, tokens, n_rows, n_outputs, error);
+    const tamis_status status = fill_step(runner, tokens, pass, error);
     if (status != TAMIS_OK && tamis_plan_step_cancel(runner->plan, NULL) != TAMIS_OK)
         note_open_step(error);
     return status;
+}
+
+/* A step whose products take all rows together. The outputs are those of the last n_outputs rows. */
+static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const int32_t *tokens,
+                             uint32_t n_rows, uint32_t n_outputs, tamis_error *error) {
+    const tms_bundle rows = {0, n_rows}, outputs = {n_rows - n_outputs, n_outputs};
+    const tms_pass pass = {n_rows, 1, n_outputs > 0, &rows, &outputs};
+    return run_pass(runner, step, tokens, &pass, error);
 }
 
 /* Whether a single row of the sequence must take a token's place: the eviction acts in every step,
@@ -457,6 +483,145 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
     TMS_TRY(tms_read_next(runner, count, next, error));
     return evict_due(runner, sequences, count, error);
 }
+
+/* ---- Steps of several kinds of rows ---------------------------------------------------------- */
+
+/* Adds rows to the bundles of a step: those that go through the selection, which come first, to bundles
+ * of TAMIS_FEW_ROWS; a chunk's to one of their own. So a row's sums do not depend on its neighbours. */
+static void add_rows(tms_bundle *bundles, uint32_t *n, uint32_t first, uint32_t rows, bool apart) {
+    tms_bundle *last = *n ? &bundles[*n - 1] : NULL;
+    while (rows > 0) {
+        const bool joins =
+            !apart && last && last->first + last->n == first && last->n < TAMIS_FEW_ROWS;
+        if (!joins) {
+            last = &bundles[(*n)++];
+            *last = (tms_bundle){first, 0};
+        }
+        const uint32_t room = apart ? rows : TAMIS_FEW_ROWS - last->n,
+                       taken = rows < room ? rows : room;
+        last->n += taken;
+        first += taken;
+        rows -= taken;
+    }
+}
+
+static tamis_status check_run(const tamis_runner *runner, const tamis_run *runs, uint32_t i,
+                              tamis_error *error) {
+    const tamis_run *run = &runs[i];
+    const uint32_t flags = TAMIS_RUN_EXACT | TAMIS_RUN_EVICT;
+    for (size_t j = 0; j < sizeof run->reserved / sizeof *run->reserved; j++)
+        TMS_REQUIRE(run->reserved[j] == 0, TAMIS_E_ARGUMENT,
+                    "run %u: reserved[%zu] is %" PRIu64 "; it must be 0", i, j, run->reserved[j]);
+    TMS_REQUIRE(run->reserved32 == 0, TAMIS_E_ARGUMENT, "run %u: reserved32 is %u; it must be 0", i,
+                run->reserved32);
+    TMS_REQUIRE((run->flags & ~flags) == 0, TAMIS_E_ARGUMENT,
+                "run %u: flags are 0x%x: at most 0x%x", i, run->flags, flags);
+    TMS_REQUIRE(run->flags & TAMIS_RUN_EXACT || !(run->flags & TAMIS_RUN_EVICT), TAMIS_E_ARGUMENT,
+                "run %u: TAMIS_RUN_EVICT is for the end of a prompt, whose rows are exact", i);
+    TMS_REQUIRE(i == 0 || run->flags & TAMIS_RUN_EXACT || !(runs[i - 1].flags & TAMIS_RUN_EXACT),
+                TAMIS_E_ARGUMENT, "run %u is not exact and comes behind one that is", i);
+    TMS_REQUIRE(run->n_outputs <= run->n_tokens, TAMIS_E_ARGUMENT,
+                "run %u: n_outputs is %u, of %u tokens", i, run->n_outputs, run->n_tokens);
+    return tms_check_tokens(runner, run->tokens, run->n_tokens, error);
+}
+
+/* How many rows and outputs they have, and how many runs, the first ones, are not exact. */
+typedef struct step_size {
+    uint64_t rows, outputs;
+    uint32_t n_selected;
+} step_size;
+
+static tamis_status check_runs(const tamis_runner *runner, const tamis_run *runs, uint32_t count,
+                               step_size *size, tamis_error *error) {
+    const tamis_plan_params *limits = &runner->limits;
+    *size = (step_size){0};
+    TMS_REQUIRE(runs, TAMIS_E_ARGUMENT, "runs is NULL");
+    TMS_REQUIRE(count > 0 && count <= limits->max_sequences, TAMIS_E_ARGUMENT,
+                "%u runs are given: 1 to %u, which is max_sequences", count, limits->max_sequences);
+    for (uint32_t i = 0; i < count; i++) {
+        TMS_TRY(check_run(runner, runs, i, error));
+        size->rows += runs[i].n_tokens;
+        size->outputs += runs[i].n_outputs;
+        size->n_selected += !(runs[i].flags & TAMIS_RUN_EXACT);
+    }
+    TMS_REQUIRE(size->rows <= limits->max_rows, TAMIS_E_ARGUMENT,
+                "the runs have %" PRIu64 " tokens; max_rows is %u", size->rows, limits->max_rows);
+    TMS_REQUIRE(size->outputs <= runner->max_outputs, TAMIS_E_ARGUMENT,
+                "the runs have %" PRIu64 " outputs; a step has at most %u", size->outputs,
+                runner->max_outputs);
+    return TAMIS_OK;
+}
+
+/* Puts the runs' tokens, positions and bundles into the runner's tables. */
+static tamis_status lay_out_runs(tamis_runner *runner, const tamis_run *runs, uint32_t count,
+                                 tms_pass *pass, tamis_error *error) {
+    *pass = (tms_pass){.bundles = runner->bundles, .outputs = runner->outs};
+    for (uint32_t i = 0; i < count; i++) {
+        const tamis_run *run = &runs[i];
+        const bool apart = run->flags & TAMIS_RUN_EXACT;
+        const uint32_t end = pass->n_rows + run->n_tokens;
+        uint32_t length = 0;
+        TMS_TRY(tamis_cache_length(runner->cache, run->sequence, &length, NULL, error));
+        memcpy(runner->tokens + pass->n_rows, run->tokens, run->n_tokens * sizeof *run->tokens);
+        for (uint32_t j = 0; j < run->n_tokens; j++)
+            runner->positions[pass->n_rows + j] = (int32_t)(length + j);
+        add_rows(runner->bundles, &pass->n_bundles, pass->n_rows, run->n_tokens, apart);
+        add_rows(runner->outs, &pass->n_outputs, end - run->n_outputs, run->n_outputs, false);
+        pass->n_rows = end;
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status run_runs(tamis_runner *runner, const tamis_run *runs, uint32_t count,
+                             const step_size *size, tamis_error *error) {
+    const bool mixed = size->n_selected > 0 && size->n_selected < count;
+    tms_pass pass;
+    TMS_TRY(lay_out_runs(runner, runs, count, &pass, error));
+    tamis_sequence *sequences = calloc(count, sizeof *sequences);
+    uint32_t *rows = calloc(count, sizeof *rows);
+    tamis_status status = TAMIS_OK;
+    if (!sequences || !rows)
+        status = tms_model_fail(error, TAMIS_E_NO_MEMORY, "no memory for %u runs", count);
+    for (uint32_t i = 0; i < count && status == TAMIS_OK; i++) {
+        sequences[i] = runs[i].sequence;
+        rows[i] = runs[i].n_tokens;
+    }
+    const tamis_step step = {.sequences = sequences,
+                             .rows = rows,
+                             .count = count,
+                             .exact = size->n_selected == 0,
+                             .exact_from = mixed ? size->n_selected : 0};
+    if (status == TAMIS_OK) status = run_pass(runner, &step, runner->tokens, &pass, error);
+    free(sequences);
+    free(rows);
+    return status;
+}
+
+/* Of runs of several rows some may yet be given up: nothing is evicted behind these. */
+static tamis_status evict_runs(tamis_runner *runner, const tamis_run *runs, uint32_t count,
+                               tamis_error *error) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (runs[i].flags & TAMIS_RUN_EVICT)
+            TMS_TRY(tms_evict_prompt(runner, runs[i].sequence, error));
+        else if (!(runs[i].flags & TAMIS_RUN_EXACT) && runs[i].n_tokens == 1)
+            TMS_TRY(evict_due(runner, &runs[i].sequence, 1, error));
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tamis_runner_step(tamis_runner *runner, const tamis_run *runs, uint32_t count,
+                               int32_t *next, tamis_error *error) {
+    TMS_ENTER_RUNNER(runner);
+    step_size size;
+    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    runner->n_outputs = 0;
+    TMS_TRY(check_runs(runner, runs, count, &size, error));
+    TMS_TRY(run_runs(runner, runs, count, &size, error));
+    TMS_TRY(tms_read_next(runner, (uint32_t)size.outputs, next, error));
+    return evict_runs(runner, runs, count, error);
+}
+
+/* ---- Logits ---------------------------------------------------------------------------------- */
 
 /* The scale and the cap of logits. Both are monotone: greedy tokens need neither. */
 static void finish_logits(const tms_config *config, uint32_t n, float *logits) {

@@ -89,13 +89,13 @@ static tamis_status replace_rows(tamis_plan *plan, const tms_replace_rows *p, ta
 }
 
 /* Some rows that are not exact, which come first, take the slots of evicted tokens. */
-static tamis_status put_parts(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
-                              tamis_error *error) {
-    const tms_write_rows first = tms_template_write_part(&plan->templates, layer, 0, write);
+static tamis_status put_sections(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
+                                 tamis_error *error) {
+    const tms_write_rows first = tms_template_write_section(&plan->templates, layer, 0, write);
     const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &first);
     TMS_TRY(replace_rows(plan, &replace, error));
-    if (plan->step.n_parts == 1) return TAMIS_OK;
-    const tms_write_rows exact = tms_template_write_part(&plan->templates, layer, 1, write);
+    if (plan->step.n_sections == 1) return TAMIS_OK;
+    const tms_write_rows exact = tms_template_write_section(&plan->templates, layer, 1, write);
     return put_rows(plan, &exact, error);
 }
 
@@ -121,7 +121,7 @@ static tamis_status end_write(tamis_plan *plan, uint32_t layer, tamis_error *err
 static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_rows write,
                                   tamis_error *error) {
     begin_write(plan, layer);
-    TMS_TRY(plan->step.layers[layer].n_staying > 0 ? put_parts(plan, layer, &write, error)
+    TMS_TRY(plan->step.layers[layer].n_staying > 0 ? put_sections(plan, layer, &write, error)
                                                    : put_rows(plan, &write, error));
     if (plan->setup.needs.feed == TMS_FEED_KEYS)
         TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
@@ -262,13 +262,13 @@ tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_e
     return TAMIS_OK;
 }
 
-/* Whether the rows of a part read the pages of lists; *path is the counter of such rows. */
-static bool is_listed(tamis_plan *plan, uint32_t layer, uint32_t part, const tms_batch *rows,
+/* Whether the rows of a section read the pages of lists; *path is the counter of such rows. */
+static bool is_listed(tamis_plan *plan, uint32_t layer, uint32_t section, const tms_batch *rows,
                       uint64_t **path) {
     tamis_plan_counters *c = &plan->counters;
     const uint32_t n = tms_batch_entries(rows, plan->setup.cache->params.page_size);
     *path = &c->rows_selected;
-    if (plan->step.parts[part].exact)
+    if (plan->step.sections[section].exact)
         *path = &c->rows_exact;
     else if (!tms_setup_lists(&plan->setup, layer))
         *path = &c->rows_full;
@@ -315,15 +315,15 @@ static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, co
     return TAMIS_OK;
 }
 
-/* Adds what the attend of a part read in a layer to the counters. */
-static void count_read(tamis_plan *plan, uint32_t layer, const tms_part *part, bool listed,
+/* Adds what the attend of a section read in a layer to the counters. */
+static void count_read(tamis_plan *plan, uint32_t layer, const tms_section *section, bool listed,
                        bool fused) {
     const tamis_cache *cache = plan->setup.cache;
     tamis_plan_counters *c = &plan->counters;
     uint64_t k = plan->setup.reading.k, read = 0, full = 0, bounded = 0, massed = 0;
-    if (fused) c->rows_fused += part->n_rows;
-    if (part->exact) return;
-    for (uint32_t row = part->first_row; row < part->first_row + part->n_rows; row++)
+    if (fused) c->rows_fused += section->n_rows;
+    if (section->exact) return;
+    for (uint32_t row = section->first_row; row < section->first_row + section->n_rows; row++)
         for (uint32_t h = 0; h < cache->params.n_kv_heads; h++) {
             uint32_t visible = tms_step_visible(&plan->step, layer, row, h);
             const uint32_t first =
@@ -344,22 +344,22 @@ static void count_read(tamis_plan *plan, uint32_t layer, const tms_part *part, b
     c->bounds_bytes_read += bounded * cache->size.bounds_bytes + massed * key_bytes;
 }
 
-/* Behind the attend of a part; that of the first one comes first. */
-static void count_attended(tamis_plan *plan, uint32_t layer, uint32_t part, bool listed,
+/* Behind the attend of a section; that of the first one comes first. */
+static void count_attended(tamis_plan *plan, uint32_t layer, uint32_t section, bool listed,
                            bool fused) {
-    const tms_part *of = &plan->step.parts[part];
+    const tms_section *of = &plan->step.sections[section];
     count_read(plan, layer, of, listed, fused);
-    if (part == 0) plan->templates.n_listed = listed ? of->n_rows : 0;
+    if (section == 0) plan->templates.n_listed = listed ? of->n_rows : 0;
     plan->templates.attended = true;
     plan->templates.attended_layer = layer;
 }
 
-/* For the first part: rows that read lists are in no other. */
+/* For the first section: rows that read lists are in no other. */
 static void fill_random(const tamis_plan *plan, uint32_t layer, uint32_t stride) {
     const tms_step *step = &plan->step;
     const tamis_cache_params *cache = &plan->setup.cache->params;
     float *scores = plan->templates.score_host;
-    for (uint32_t i = 0, row = 0; i < step->parts[0].n_sequences; i++) {
+    for (uint32_t i = 0, row = 0; i < step->sections[0].n_sequences; i++) {
         uint32_t rows = step->growth[i].rows, first = step->growth[i].sequence->length - rows;
         for (uint32_t j = 0; j < rows; j++, row++)
             for (uint32_t h = 0; h < cache->n_kv_heads; h++, scores += stride) {
@@ -418,10 +418,10 @@ static tamis_status run_fused(tamis_plan *plan, tms_sparse_attend *p, tamis_erro
 }
 
 /* *observed: whether rows' weights went where the eviction wants them, too. */
-static tamis_status run_attend(tamis_plan *plan, uint32_t layer, uint32_t part,
+static tamis_status run_attend(tamis_plan *plan, uint32_t layer, uint32_t section,
                                const tms_attend *attend, bool *observed, tamis_error *error) {
     const tms_observed_attend p = {*attend,
-                                   tms_in_step_observe(&plan->in_step, layer, part, attend)};
+                                   tms_in_step_observe(&plan->in_step, layer, section, attend)};
     *observed =
         attend->logits.mem && may_fuse(plan) && !tms_observed_attend_refusal(plan->setup.dev, &p);
     /* A failed launch may have added them. */
@@ -433,37 +433,37 @@ static tamis_status run_attend(tamis_plan *plan, uint32_t layer, uint32_t part,
     return TAMIS_OK;
 }
 
-static tamis_status run_listed(tamis_plan *plan, uint32_t layer, uint32_t part,
+static tamis_status run_listed(tamis_plan *plan, uint32_t layer, uint32_t section,
                                tms_sparse_attend *p, bool fused, bool *observed,
                                tamis_error *error) {
     if (fused) return run_fused(plan, p, error);
     TMS_TRY(score(plan, layer, p, error));
     RUN(plan, select_us, select, &p->select);
-    return run_attend(plan, layer, part, &p->attend, observed, error);
+    return run_attend(plan, layer, section, &p->attend, observed, error);
 }
 
-/* How the rows of a part attend in a layer: p.attend alone, or by lists. */
+/* How the rows of a section attend in a layer: p.attend alone, or by lists. */
 typedef struct attending {
-    uint32_t part;
+    uint32_t section;
     tms_sparse_attend p;
     bool listed;
     uint64_t *path; /* the counter of such rows */
 } attending;
 
-/* The caller's rows from a part's first one on. */
-static tms_matrix rows_of(const tms_part *part, tms_matrix rows) {
-    rows.ref.offset += part->first_row * rows.stride * sizeof(float);
+/* The caller's rows from a section's first one on. */
+static tms_matrix rows_of(const tms_section *section, tms_matrix rows) {
+    rows.ref.offset += section->first_row * rows.stride * sizeof(float);
     return rows;
 }
 
-static attending attend_part(tamis_plan *plan, uint32_t layer, uint32_t part, tms_matrix q,
-                             tms_matrix out) {
-    const tms_part *of = &plan->step.parts[part];
+static attending attend_section(tamis_plan *plan, uint32_t layer, uint32_t section, tms_matrix q,
+                                tms_matrix out) {
+    const tms_section *of = &plan->step.sections[section];
     attending a = {
-        part, {.attend = tms_template_attend(&plan->templates, layer, part)}, false, NULL};
-    a.listed = is_listed(plan, layer, part, &a.p.attend.batch, &a.path);
+        section, {.attend = tms_template_attend(&plan->templates, layer, section)}, false, NULL};
+    a.listed = is_listed(plan, layer, section, &a.p.attend.batch, &a.path);
     if (a.listed) {
-        a.p = tms_template_sparse(&plan->templates, layer, part);
+        a.p = tms_template_sparse(&plan->templates, layer, section);
         a.p.score.q = rows_of(of, q);
     }
     a.p.attend.q = rows_of(of, q);
@@ -471,9 +471,9 @@ static attending attend_part(tamis_plan *plan, uint32_t layer, uint32_t part, tm
     return a;
 }
 
-/* Checks a layer that is about to be attended, and the caller's rows; a: [n_parts]. */
+/* Checks a layer that is about to be attended, and the caller's rows; a: [n_sections]. */
 static tamis_status check_attending(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
-                                    const tamis_rows *out, attending a[TMS_STEP_PARTS],
+                                    const tamis_rows *out, attending a[TMS_STEP_SECTIONS],
                                     tamis_error *error) {
     tms_matrix q_rows, out_rows;
     TMS_REQUIRE(plan->setup.needs.feed != TMS_FEED_SUM || !plan->step.layers[layer].fed,
@@ -482,40 +482,40 @@ static tamis_status check_attending(tamis_plan *plan, uint32_t layer, const tami
                 "twice",
                 layer, plan->setup.needs.entry->name);
     TMS_TRY(check_attend(plan, q, out, &q_rows, &out_rows, error));
-    for (uint32_t part = 0; part < plan->step.n_parts; part++)
-        a[part] = attend_part(plan, layer, part, q_rows, out_rows);
+    for (uint32_t section = 0; section < plan->step.n_sections; section++)
+        a[section] = attend_section(plan, layer, section, q_rows, out_rows);
     return TAMIS_OK;
 }
 
 static void end_attending(tamis_plan *plan, uint32_t layer, const attending *a, bool fused) {
-    *a->path += plan->step.parts[a->part].n_rows;
-    count_attended(plan, layer, a->part, a->listed, fused);
+    *a->path += plan->step.sections[a->section].n_rows;
+    count_attended(plan, layer, a->section, a->listed, fused);
 }
 
-static tamis_status enqueue_part(tamis_plan *plan, uint32_t layer, attending *a,
-                                 tamis_error *error) {
+static tamis_status enqueue_section(tamis_plan *plan, uint32_t layer, attending *a,
+                                    tamis_error *error) {
     tms_step *step = &plan->step;
     tms_attend *attend = &a->p.attend;
-    const uint32_t part = a->part;
+    const uint32_t section = a->section;
     bool observed = false, fused = false;
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us,
-             tms_in_step_ask_weights(&plan->in_step, part, a->listed, attend, error));
+             tms_in_step_ask_weights(&plan->in_step, section, a->listed, attend, error));
     if (plan->sight.first) /* else there is nothing to time */
         TIME(plan, attend_us,
-             tms_sight_find(&plan->sight, step, layer, part, &attend->batch, error));
+             tms_sight_find(&plan->sight, step, layer, section, &attend->batch, error));
     if (a->listed) {
         fused = tms_template_fuses(&plan->templates, &a->p);
-        TMS_TRY(run_listed(plan, layer, part, &a->p, fused, &observed, error));
+        TMS_TRY(run_listed(plan, layer, section, &a->p, fused, &observed, error));
     } else if (plan->setup.needs.rotation) {
-        TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, part, attend, error));
+        TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, section, attend, error));
     } else {
-        TMS_TRY(run_attend(plan, layer, part, attend, &observed, error));
+        TMS_TRY(run_attend(plan, layer, section, attend, &observed, error));
     }
     step->layers[layer].fed |= tms_needs_weights(&plan->setup.needs);
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us,
-             tms_in_step_use_weights(&plan->in_step, layer, part, attend, observed, error));
+             tms_in_step_use_weights(&plan->in_step, layer, section, attend, observed, error));
     end_attending(plan, layer, a, fused);
     return TAMIS_OK;
 }
@@ -523,8 +523,8 @@ static tamis_status enqueue_part(tamis_plan *plan, uint32_t layer, attending *a,
 static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, attending *a,
                                    tamis_error *error) {
     plan->templates.attended = false;
-    for (uint32_t part = 0; part < plan->step.n_parts; part++)
-        TMS_TRY(enqueue_part(plan, layer, &a[part], error));
+    for (uint32_t section = 0; section < plan->step.n_sections; section++)
+        TMS_TRY(enqueue_section(plan, layer, &a[section], error));
     plan->step.layers[layer].attended = true;
     return TAMIS_OK;
 }
@@ -532,7 +532,7 @@ static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, attending *
 tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
                                const tamis_rows *out, tamis_error *error) {
     TMS_ENTER(plan);
-    attending a[TMS_STEP_PARTS];
+    attending a[TMS_STEP_SECTIONS];
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
     TMS_TRY(tms_plan_check_held(plan, layer, error));
     TMS_TRY(check_attending(plan, layer, q, out, a, error));
@@ -559,7 +559,7 @@ static tamis_status check_written_beside(const tamis_plan *plan, const tamis_rot
 static bool nothing_between(const tamis_plan *plan, uint32_t layer) {
     const tms_step *step = &plan->step;
     const bool decodes = step->n_rows == step->n_sequences && step->n_rows == step->n_begun;
-    return decodes && step->n_parts == 1 && step->layers[layer].n_staying == 0 &&
+    return decodes && step->n_sections == 1 && step->layers[layer].n_staying == 0 &&
            !plan->sight.first && !plan->setup.needs.rotation &&
            plan->setup.needs.feed != TMS_FEED_KEYS && !tms_in_step_observes(&plan->in_step);
 }
@@ -591,7 +591,7 @@ tamis_status tamis_plan_write_attend(tamis_plan *plan, uint32_t layer,
                                      tamis_error *error) {
     TMS_ENTER(plan);
     tms_write_rows write;
-    attending a[TMS_STEP_PARTS];
+    attending a[TMS_STEP_SECTIONS];
     bool done = false;
     TMS_TRY(check_write_rotated(plan, layer, rows, &write, error));
     TMS_TRY(check_attending(plan, layer, &rows->q, out, a, error));

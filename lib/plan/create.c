@@ -272,12 +272,12 @@ static tamis_status warm_replace(tms_device *dev, const tms_replace_rows *p, tam
 static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *error) {
     tms_write_rows write = tms_template_write(&plan->templates, layer);
     tms_attend attend = tms_template_attend(&plan->templates, layer, 0);
-    const tms_write_rows first = tms_template_write_part(&plan->templates, layer, 0, &write);
+    const tms_write_rows first = tms_template_write_section(&plan->templates, layer, 0, &write);
     const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &first);
     attend.q.stride = attend.out.stride = tms_setup_width(&plan->setup);
     for (int exact = 0; exact <= 1; exact++) {
         tms_attend observed = attend;
-        plan->step.exact = plan->step.parts[0].exact = exact;
+        plan->step.exact = plan->step.sections[0].exact = exact;
         if (plan->setup.needs.in_place) TMS_TRY(warm_replace(plan->setup.dev, &replace, error));
         TMS_TRY(tms_in_step_score_rows(&plan->in_step, &write, error));
         TMS_TRY(tms_in_step_ask_weights(&plan->in_step, 0, false, &observed, error));

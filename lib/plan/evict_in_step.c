@@ -31,14 +31,14 @@ static void fill_stays(const tms_in_step *e, const tms_step *step) {
                                step->growth[i].rows;
 }
 
-/* Lists the rows of a part whose weights go to scores: all rows of a sequence, or its last. */
+/* Lists the rows of a section whose weights go to scores: all rows of a sequence, or its last. */
 static void fill_spans(tms_in_step *e, const tms_step *step, uint32_t p) {
-    const tms_part *part = &step->parts[p];
-    int32_t *span = step->tables.host + e->item_spans + 2 * (uint64_t)part->first_sequence;
+    const tms_section *section = &step->sections[p];
+    int32_t *span = step->tables.host + e->item_spans + 2 * (uint64_t)section->first_sequence;
     uint32_t first = 0;
     e->max_span[p] = 1;
-    for (uint32_t i = 0; i < part->n_sequences; i++, span += 2) {
-        const uint32_t rows = step->n_kept[part->first_sequence + i],
+    for (uint32_t i = 0; i < section->n_sequences; i++, span += 2) {
+        const uint32_t rows = step->n_kept[section->first_sequence + i],
                        fed = e->setup->needs.feed == TMS_FEED_SUM ? rows : 1;
         span[0] = (int32_t)(first + rows - fed);
         span[1] = (int32_t)fed;
@@ -58,7 +58,7 @@ static void fill_items(tms_in_step *e, const tms_step *step) {
             host[e->item_visible + (lane / heads * n + i) * heads + lane % heads] =
                 (int32_t)step->sequences[i]->lanes[lane].length;
     }
-    for (uint32_t p = 0; p < step->n_parts; p++)
+    for (uint32_t p = 0; p < step->n_sections; p++)
         fill_spans(e, step, p);
 }
 
@@ -225,11 +225,11 @@ bool tms_in_step_observes(const tms_in_step *e) {
     return tms_needs_weights(&e->setup->needs) || tms_step_keeps_queries(e->step);
 }
 
-tamis_status tms_in_step_ask_weights(const tms_in_step *e, uint32_t part, bool listed,
+tamis_status tms_in_step_ask_weights(const tms_in_step *e, uint32_t section, bool listed,
                                      tms_attend *attend, tamis_error *error) {
     if (!tms_needs_weights(&e->setup->needs)) return TAMIS_OK;
     attend->lse = (tms_ref){e->lse, 0};
-    if (e->step->parts[part].exact) return TAMIS_OK;
+    if (e->step->sections[section].exact) return TAMIS_OK;
     attend->logits = (tms_ref){e->logits, 0};
     /* As long as the step's longest lane, which fits the memory. */
     attend->logit_stride = tms_align_ints(attend->batch.max_visible);
@@ -240,14 +240,14 @@ tamis_status tms_in_step_ask_weights(const tms_in_step *e, uint32_t part, bool l
                            rows * attend->logit_stride * sizeof(float), error);
 }
 
-tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, uint32_t part,
+tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, uint32_t section,
                                 const tms_attend *attend) {
     const tms_step *step = e->step;
-    const tms_part *of = &step->parts[part];
+    const tms_section *of = &step->sections[section];
     const bool newest = e->setup->needs.feed == TMS_FEED_NEWEST;
     tms_observe observe = tms_template_observe(attend);
     observe.n_items = step->n_rows ? of->n_sequences : 0;
-    observe.max_span = e->max_span[part] ? e->max_span[part] : 1;
+    observe.max_span = e->max_span[section] ? e->max_span[section] : 1;
     observe.spans = tms_step_table(step, e->item_spans + 2 * (uint64_t)of->first_sequence);
     observe.group = newest ? TAMIS_GROUP_MEAN : TAMIS_GROUP_SUM;
     observe.accumulate = !newest;
@@ -257,10 +257,10 @@ tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, uint32_t p
 }
 
 /* The mean over all heads of the layer to the scores of all of its lanes. */
-static tamis_status put_newest(const tms_in_step *e, uint32_t layer, uint32_t part,
+static tamis_status put_newest(const tms_in_step *e, uint32_t layer, uint32_t section,
                                const tms_observe *observe, tamis_error *error) {
     const tms_step *step = e->step;
-    const uint32_t first = step->parts[part].first_sequence;
+    const uint32_t first = step->sections[section].first_sequence;
     tms_fuse mean = {.batch = observe->batch,
                      .kind = TMS_FUSE_MEAN_OF_HEADS,
                      .x = observe->values,
@@ -274,18 +274,18 @@ static tamis_status put_newest(const tms_in_step *e, uint32_t layer, uint32_t pa
     return tms_run_fuse(e->setup->dev, &mean, error);
 }
 
-tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer, uint32_t part,
+tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer, uint32_t section,
                                      const tms_attend *attend, bool observed, tamis_error *error) {
     const tms_step *step = e->step;
     if (tms_needs_weights(&e->setup->needs)) {
-        const tms_observe observe = tms_in_step_observe(e, layer, part, attend);
+        const tms_observe observe = tms_in_step_observe(e, layer, section, attend);
         if (!observed) TMS_TRY(tms_run_observe(e->setup->dev, &observe, error));
         if (e->setup->needs.feed == TMS_FEED_NEWEST)
-            TMS_TRY(put_newest(e, layer, part, &observe, error));
+            TMS_TRY(put_newest(e, layer, section, &observe, error));
         e->counters->rows_observed += attend->batch.n_rows;
     }
     if (!tms_step_keeps_queries(step)) return TAMIS_OK;
-    return tms_query_rings_keep(e->rings, step, layer, part, attend->q, error);
+    return tms_query_rings_keep(e->rings, step, layer, section, attend->q, error);
 }
 
 /* ---- What scores are worth ------------------------------------------------------------------- */

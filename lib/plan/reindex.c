@@ -31,7 +31,7 @@ static void fill(void *room, const tms_step *step) {
         const tms_sequence *sequence = step->sequences[i];
         const uint32_t gap = sequence->length - sequence->lanes[0].length;
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
-            index[row] = (int32_t)(row - tms_step_part_of(step, i)->first_row);
+            index[row] = (int32_t)(row - tms_step_section_of(step, i)->first_row);
             delta[row] = -(int32_t)gap;
             for (uint32_t h = 0; h < heads; h++) {
                 const uint32_t visible = tms_step_visible(step, 0, row, h);
@@ -116,11 +116,12 @@ static tamis_status attend_half(const tms_reindex *reindex, const tms_attend *at
     return tms_run_attend(reindex->setup->dev, &p, error);
 }
 
-tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t part, const tms_attend *attend,
-                                tamis_error *error) {
+tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t section,
+                                const tms_attend *attend, tamis_error *error) {
     const reindex_parts parts = lay_out(reindex, attend);
     const tms_step *step = reindex->step;
-    const uint64_t first = step->parts[part].first_row, entry = first * attend->batch.n_kv_heads;
+    const uint64_t first = step->sections[section].first_row,
+                   entry = first * attend->batch.n_kv_heads;
     const tms_ref index = tms_step_table(step, reindex->index + first);
     const tms_ref delta = tms_step_table(step, reindex->delta + first);
     const tms_merge merge = {.n_parts = 2,

@@ -91,25 +91,26 @@ static void set_rows(const tms_templates *l, uint32_t layer, tms_batch *batch) {
     tms_sight_limit(l->sight, step, layer, batch);
 }
 
-/* Leaves the rows of a part. */
-static void narrow(const tms_templates *l, uint32_t layer, uint32_t part, tms_batch *batch) {
+/* Leaves the rows of a section. */
+static void narrow(const tms_templates *l, uint32_t layer, uint32_t section, tms_batch *batch) {
     const tms_step *step = l->step;
-    const tms_part *p = &step->parts[part];
+    const tms_section *p = &step->sections[section];
     const uint64_t entry = (uint64_t)p->first_row * batch->n_kv_heads;
     batch->n_rows = p->n_rows;
     batch->row_seq.offset += p->first_row * sizeof(int32_t);
     batch->visible.offset += entry * sizeof(int32_t);
     if (batch->first.mem) batch->first.offset += entry * sizeof(int32_t);
     batch->max_visible =
-        step->fixed ? l->setup->params.max_context : step->layers[layer].max_visible[part];
+        step->fixed ? l->setup->params.max_context : step->layers[layer].max_visible[section];
 }
 
-/* Sets what depends on the step, for the rows of a part, which attend. */
-static void set_part(const tms_templates *l, uint32_t layer, uint32_t part, tms_batch *batch) {
+/* Sets what depends on the step, for the rows of a section, which attend. */
+static void set_section(const tms_templates *l, uint32_t layer, uint32_t section,
+                        tms_batch *batch) {
     const tms_step *step = l->step;
-    const tms_part *p = &step->parts[part];
+    const tms_section *p = &step->sections[section];
     set_rows(l, layer, batch);
-    narrow(l, layer, part, batch);
+    narrow(l, layer, section, batch);
     batch->n_tiles = p->n_tiles;
     batch->tiles = tms_step_table(step, step->at.tiles + 2 * (uint64_t)p->first_tile);
     batch->max_tile_rows = p->max_tile_rows;
@@ -119,11 +120,11 @@ static void skip_rows(tms_ref *rows, uint64_t n, uint64_t bytes) {
     if (rows->mem) rows->offset += n * bytes;
 }
 
-tms_write_rows tms_template_write_part(const tms_templates *l, uint32_t layer, uint32_t part,
-                                       const tms_write_rows *write) {
-    const uint64_t first = l->step->parts[part].first_row, size = tms_kv_unit(write->dtype);
+tms_write_rows tms_template_write_section(const tms_templates *l, uint32_t layer, uint32_t section,
+                                          const tms_write_rows *write) {
+    const uint64_t first = l->step->sections[section].first_row, size = tms_kv_unit(write->dtype);
     tms_write_rows p = *write;
-    narrow(l, layer, part, &p.batch);
+    narrow(l, layer, section, &p.batch);
     skip_rows(&p.k, first, p.k_stride * size);
     skip_rows(&p.v, first, p.v_stride * size);
     skip_rows(&p.rotation.q.ref, first, p.rotation.q.stride * sizeof(float));
@@ -142,23 +143,23 @@ tms_write_rows tms_template_write(const tms_templates *l, uint32_t layer) {
     return write;
 }
 
-tms_attend tms_template_attend(const tms_templates *l, uint32_t layer, uint32_t part) {
+tms_attend tms_template_attend(const tms_templates *l, uint32_t layer, uint32_t section) {
     tms_attend attend = l->templates[layer].all;
-    set_part(l, layer, part, &attend.batch);
+    set_section(l, layer, section, &attend.batch);
     attend.max_pages = tms_pages_of(l->setup->cache, attend.batch.max_visible);
     return attend;
 }
 
-tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer, uint32_t part) {
+tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer, uint32_t section) {
     const uint32_t k = l->setup->reading.k;
     tms_sparse_attend p = l->templates[layer].listed;
-    set_part(l, layer, part, &p.attend.batch);
+    set_section(l, layer, section, &p.attend.batch);
     p.select.batch = p.score.batch = p.attend.batch;
     p.attend.max_pages = tms_pages_of(l->setup->cache, p.attend.batch.max_visible);
     if (p.attend.max_pages > k) p.attend.max_pages = k;
     if (l->setup->needs.in_place)
         p.select.wide.row_positions =
-            tms_step_table(l->step, l->step->at.positions + l->step->parts[part].first_row);
+            tms_step_table(l->step, l->step->at.positions + l->step->sections[section].first_row);
     return p;
 }
 
@@ -332,14 +333,14 @@ static tamis_status warm_attends(const tms_templates *l, uint32_t layer, tamis_e
     TMS_TRY(tms_sight_find(l->sight, l->step, layer, 0, &all.batch, error));
     TMS_TRY(tms_run_attend(dev, &all, error));
     const tms_write_attend written = {rotated_rows(l, layer), all};
-    if (l->step->parts[0].max_tile_rows == 1 && tms_template_writes(l, &written))
+    if (l->step->sections[0].max_tile_rows == 1 && tms_template_writes(l, &written))
         TMS_TRY(tms_run_write_attend(dev, &written, error));
     if (!tms_setup_lists(l->setup, layer)) return TAMIS_OK;
     tms_sparse_attend listed = tms_template_sparse(l, layer, 0);
     listed.score.q.stride = listed.attend.q.stride = listed.attend.out.stride = width;
     if (tms_template_fuses(l, &listed)) TMS_TRY(tms_run_sparse_attend(dev, &listed, error));
     const tms_write_sparse_attend sparse = {written.write, listed};
-    if (l->step->parts[0].max_tile_rows == 1 && tms_template_writes_sparse(l, &sparse))
+    if (l->step->sections[0].max_tile_rows == 1 && tms_template_writes_sparse(l, &sparse))
         TMS_TRY(tms_run_write_sparse_attend(dev, &sparse, error));
     tms_page_mass mass = tms_template_mass(l, &listed);
     if (reading->scored == TMS_SCORE_BOUNDS)
@@ -355,7 +356,7 @@ tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_er
         if (!tms_setup_is_first(l->setup, layer)) continue;
         step->layers[layer].max_visible[0] = l->setup->params.max_context;
         for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
-            step->parts[0].max_tile_rows = rows;
+            step->sections[0].max_tile_rows = rows;
             TMS_TRY(warm_attends(l, layer, error));
         }
     }

@@ -42,13 +42,13 @@ tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_er
 void tms_templates_destroy(tms_templates *l);
 
 /* The parameters of a layer's ops without the caller's rows (k, v; q, out): write all rows of the step;
- * of a part's rows, attend all pages; score, select and attend. */
+ * of a section's rows, attend all pages; score, select and attend. */
 tms_write_rows tms_template_write(const tms_templates *l, uint32_t layer);
-tms_attend tms_template_attend(const tms_templates *l, uint32_t layer, uint32_t part);
-tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer, uint32_t part);
-/* The same for the rows of a part alone, of a write that has the caller's rows. */
-tms_write_rows tms_template_write_part(const tms_templates *l, uint32_t layer, uint32_t part,
-                                       const tms_write_rows *write);
+tms_attend tms_template_attend(const tms_templates *l, uint32_t layer, uint32_t section);
+tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer, uint32_t section);
+/* The same for the rows of a section alone, of a write that has the caller's rows. */
+tms_write_rows tms_template_write_section(const tms_templates *l, uint32_t layer, uint32_t section,
+                                          const tms_write_rows *write);
 /* What the rows of an attend give to the slots of their lanes, summed: without items and values. */
 tms_observe tms_template_observe(const tms_attend *attend);
 /* page_mass with the scores' memory of p->score. */

@@ -66,7 +66,8 @@ typedef struct tamis_plan_params {
      * (not h2o, tova); reindexed streaming only with selection full. h2o and tova score every token
      * in every step: at a sequence's first step all pages that it shares with forks are copied. Under
      * them, and with `every` 1, a sequence that is not exact in a step brings one row. The last
-     * `window` queries are kept for the max_sequences sequences that were in a step last. */
+     * `window` queries are kept for the max_sequences sequences that were in a step last, where those
+     * that were removed make room first. */
     tamis_eviction eviction;
     /* The types of rows that tamis_plan_load_rows will take, as the sum of 1 << tamis_dtype; the kernels
      * of tamis_plan_load_rows and tamis_plan_row_deviations are built for them. 0: neither is called. */
