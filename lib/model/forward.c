@@ -3,6 +3,31 @@
  * from its row of the table and from its tensors. */
 #include "lib/model/model.h"
 
+uint64_t tms_activation_width(const tamis_model *model, tms_activation which) {
+    const tms_config *config = &model->config;
+    switch (which) {
+    case TMS_X:
+    case TMS_NORMED:
+        return config->dim;
+    case TMS_ADDEND:
+        return tms_forward_has_addend(model) ? config->dim : 0;
+    case TMS_Q:
+    case TMS_ATTENDED:
+        return (uint64_t)config->n_heads * config->head_dim;
+    case TMS_K:
+    case TMS_V:
+        return (uint64_t)config->n_kv_heads * config->head_dim;
+    case TMS_GATE:
+        return config->ff_dim;
+    case TMS_UP:
+        return config->architecture->plain_ffn ? 0 : config->ff_dim;
+    case TMS_LOGITS:
+        return model->info.n_vocab;
+    default:
+        return 1;
+    }
+}
+
 static tamis_place place_of(const tamis_runner *runner, tms_activation which) {
     return (tamis_place){.buffer = runner->buffers[which]};
 }

@@ -8,31 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t tms_activation_width(const tamis_model *model, tms_activation which) {
-    const tms_config *config = &model->config;
-    switch (which) {
-    case TMS_X:
-    case TMS_NORMED:
-        return config->dim;
-    case TMS_ADDEND:
-        return tms_forward_has_addend(model) ? config->dim : 0;
-    case TMS_Q:
-    case TMS_ATTENDED:
-        return (uint64_t)config->n_heads * config->head_dim;
-    case TMS_K:
-    case TMS_V:
-        return (uint64_t)config->n_kv_heads * config->head_dim;
-    case TMS_GATE:
-        return config->ff_dim;
-    case TMS_UP:
-        return config->architecture->plain_ffn ? 0 : config->ff_dim;
-    case TMS_LOGITS:
-        return model->info.n_vocab;
-    default:
-        return 1;
-    }
-}
-
 static tamis_status check_shapes(const tamis_model *model, const tamis_cache *cache,
                                  const tamis_plan_params *params, tamis_error *error) {
     tamis_cache_params have, want = {0};
