@@ -234,21 +234,27 @@ static bool same_bounds(const tms_saved_head *own, const tms_saved_head *head) {
     return same;
 }
 
-/* What the lanes hold, into their pages; then the queries, into a ring of the sequence's own. */
-static tamis_status fill(transfer *t, tamis_error *error) {
-    tms_query_rings *rings = &t->plan->rings;
-    TMS_TRY(each_run(t, restore_run, error));
-    if (!t->bounds) TMS_TRY(tms_cache_renew_bounds(t->plan->setup.cache, t->sequence, error));
-    t->queries.from = t->head.numbers[TMS_SAVED_QUERIES_FROM];
-    t->queries.to = t->head.numbers[TMS_SAVED_QUERIES_TO];
-    if (t->queries.from < t->queries.to)
-        TMS_TRY(tms_query_rings_bring(rings, &t->sequence, 1, &t->queries.ring, error));
+/* A ring of the sequence's own gets the queries; it holds them once all have arrived. */
+static tamis_status fill_ring(transfer *t, tamis_error *error) {
     TMS_TRY(each_queries(t, restore_queries, error));
     TMS_TRY(tms_saved_read_block(&t->stream, TMS_SAVED_END, t->block, 0, error));
-    TMS_TRY(tms_device_wait(t->plan->setup.dev, error));
-    if (t->queries.from < t->queries.to)
-        tms_query_rings_expect(rings, t->queries.ring, t->queries.from, t->queries.to);
-    return TAMIS_OK;
+    return tms_device_wait(t->plan->setup.dev, error);
+}
+
+/* What the lanes hold, into their pages; then the queries. */
+static tamis_status fill(transfer *t, tamis_error *error) {
+    tms_query_rings *rings = &t->plan->rings;
+    tms_kept_queries *q = &t->queries;
+    TMS_TRY(each_run(t, restore_run, error));
+    if (!t->bounds) TMS_TRY(tms_cache_renew_bounds(t->plan->setup.cache, t->sequence, error));
+    q->from = t->head.numbers[TMS_SAVED_QUERIES_FROM];
+    q->to = t->head.numbers[TMS_SAVED_QUERIES_TO];
+    const bool some = q->from < q->to;
+    if (some) TMS_TRY(tms_query_rings_bring(rings, &t->sequence, 1, &q->ring, error));
+    const tamis_status status = fill_ring(t, error);
+    if (some && status == TAMIS_OK) tms_query_rings_expect(rings, q->ring, q->from, q->to);
+    if (some && status != TAMIS_OK) tms_query_rings_drop(rings, q->ring);
+    return status;
 }
 
 static tamis_status restore_all(transfer *t, const tms_saved_head *own, tamis_error *error) {

@@ -201,6 +201,10 @@ void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring) {
     rings->rings[ring].from = rings->rings[ring].to;
 }
 
+void tms_query_rings_drop(tms_query_rings *rings, uint32_t ring) {
+    rings->rings[ring] = (tms_query_ring){.id = 0};
+}
+
 tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
                                   uint32_t layer, tms_matrix q, tamis_error *error) {
     uint64_t width = tms_setup_width(rings->setup);

@@ -50,6 +50,9 @@ tamis_status tms_query_rings_bring(tms_query_rings *rings, tms_sequence *const *
 void tms_query_rings_expect(tms_query_rings *rings, uint32_t ring, uint32_t first, uint32_t end);
 void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring);
 
+/* Takes a ring from its sequence: it is the next to be given out. */
+void tms_query_rings_drop(tms_query_rings *rings, uint32_t ring);
+
 /* Puts the step's queries of a layer into their places. */
 tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
                                   uint32_t layer, tms_matrix q, tamis_error *error);
