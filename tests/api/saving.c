@@ -91,7 +91,7 @@ saved_stream saved_save(evict_world *e, tamis_sequence id, const tamis_save_para
 
 tamis_sequence saved_restore(evict_world *e, saved_stream *s) {
     tamis_sequence id = 0;
-    s->at = 0;
+    s->at = s->calls = 0;
     OK(tamis_plan_restore(e->w.plan, &saved_bare, saved_read, s, &id, &test_error));
     assert_int_equal(s->at, s->size);
     assert_true(id != 0);
