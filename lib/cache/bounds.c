@@ -58,22 +58,29 @@ static tamis_status renew_lane(renewal *r, const int32_t *list, uint32_t n_full,
     return TAMIS_OK;
 }
 
+/* Gathers the full pages of a sequence's lanes in a pool. */
+static tamis_status renew_sequence(renewal *r, const tamis_cache *cache, const tms_pool *pool,
+                                   const tms_sequence *s, tamis_error *error) {
+    for (uint32_t i = tms_first_lane(cache, pool); i < tms_end_lane(cache, pool); i++) {
+        const uint32_t n_full = s->lanes[i].length / cache->params.page_size,
+                       gone = s->lanes[i].gone;
+        if (gone < n_full)
+            TMS_TRY(renew_lane(r, tms_lane_pages(s, i) + gone, n_full - gone, error));
+    }
+    return TAMIS_OK;
+}
+
+/* Of one sequence, or of all where it is NULL. */
 static tamis_status renew_pool(renewal *r, const tamis_cache *cache, const tms_pool *pool,
-                               tamis_error *error) {
+                               const tms_sequence *one, tamis_error *error) {
     tms_ref pages = r->launch.pages;
     r->launch = tms_cache_bounds(cache, pool->first_layer);
     r->launch.pages = pages;
     memset(r->seen, 0, (pool->pages.n / 32 + 1) * sizeof *r->seen);
-    for (uint32_t i = 0; i < cache->sequence_capacity; i++) {
-        const tms_sequence *s = cache->sequences[i];
-        uint32_t end = s ? tms_end_lane(cache, pool) : 0;
-        for (uint32_t lane = tms_first_lane(cache, pool); lane < end; lane++) {
-            uint32_t n_full = s->lanes[lane].length / cache->params.page_size,
-                     gone = s->lanes[lane].gone;
-            if (gone < n_full)
-                TMS_TRY(renew_lane(r, tms_lane_pages(s, lane) + gone, n_full - gone, error));
-        }
-    }
+    if (one) TMS_TRY(renew_sequence(r, cache, pool, one, error));
+    for (uint32_t i = 0; !one && i < cache->sequence_capacity; i++)
+        if (cache->sequences[i])
+            TMS_TRY(renew_sequence(r, cache, pool, cache->sequences[i], error));
     return send_chunk(r, error);
 }
 
@@ -87,6 +94,12 @@ static tamis_status take_work(renewal *r, const tamis_cache *cache, tamis_error 
     TMS_REQUIRE(r->seen && r->chunk, TAMIS_E_NO_MEMORY, "no host memory to list %" PRIu32 " pages",
                 most);
     return tms_device_alloc(r->dev, CHUNK_PAGES * sizeof *r->chunk, &r->launch.pages.mem, error);
+}
+
+static void free_work(renewal *r) {
+    tms_device_free(r->dev, r->launch.pages.mem);
+    free(r->chunk);
+    free(r->seen);
 }
 
 tamis_status tamis_cache_set_bounds(tamis_cache *cache, const tamis_bounds *bounds,
@@ -104,12 +117,20 @@ tamis_status tamis_cache_set_bounds(tamis_cache *cache, const tamis_bounds *boun
     cache->bounds_missing = true;
     cache->bounds_serial++;
     for (uint32_t i = 0; i < cache->size.pools && status == TAMIS_OK; i++)
-        status = renew_pool(&r, cache, &cache->pools[i], error);
+        status = renew_pool(&r, cache, &cache->pools[i], NULL, error);
     cache->bounds_missing = status != TAMIS_OK;
 done:
-    tms_device_free(r.dev, r.launch.pages.mem);
-    free(r.chunk);
-    free(r.seen);
+    free_work(&r);
+    return status;
+}
+
+tamis_status tms_cache_renew_bounds(tamis_cache *cache, const tms_sequence *sequence,
+                                    tamis_error *error) {
+    renewal r = {.dev = cache->context->dev};
+    tamis_status status = take_work(&r, cache, error);
+    for (uint32_t i = 0; i < cache->size.pools && status == TAMIS_OK; i++)
+        status = renew_pool(&r, cache, &cache->pools[i], sequence, error);
+    free_work(&r);
     return status;
 }
 

@@ -165,6 +165,10 @@ tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer);
 /* E_STATE if bounds are missing. */
 tamis_status tms_cache_check_bounds(const tamis_cache *cache, tamis_error *error);
 
+/* Computes the bounds of a sequence's full pages from their keys. */
+tamis_status tms_cache_renew_bounds(tamis_cache *cache, const tms_sequence *sequence,
+                                    tamis_error *error);
+
 /* Checks a kind and width; fills in the default width, 0 for kinds that have none. E_ARGUMENT. */
 tamis_status tms_bounds_fill(tamis_bounds *bounds, tamis_error *error);
 
@@ -220,6 +224,68 @@ void tms_history_scored(tms_sequence *sequence, uint32_t by, bool newest, uint32
                         bool whole);
 /* All positions below the result have scores by the plan's number `by`. */
 uint32_t tms_history_scored_to(const tms_sequence *sequence, uint32_t by);
+
+/* A history as it is saved: without forks and cuts, which are of other sequences and of keepers. */
+typedef struct tms_past {
+    uint32_t length, evicted_at, intact_from, shortest;
+    bool unordered, scored_newest;
+    uint32_t scored_by, scored_to;
+} tms_past;
+tms_past tms_history_give(const tms_sequence *sequence);
+/* Of a sequence that begins with such a history. */
+void tms_history_take(tms_sequence *sequence, const tms_past *past);
+/* Whether a sequence of these lanes, [n_lanes], can have that history in this cache. E_FORMAT. */
+tamis_status tms_history_check(const tamis_cache *cache, const tms_past *past,
+                               const tms_lane *lanes, tamis_error *error);
+
+/* ---- Saved sequences (saved.c) --------------------------------------------------------------- */
+
+/* Adds a sequence whose lanes have these lengths and pages gone, [n_lanes], and takes the pages. Until
+ * the caller has filled them, it is `in_step`. E_FULL, E_NO_MEMORY: then nothing has changed. */
+tamis_status tms_cache_seat(tamis_cache *cache, const tms_lane *lanes, tms_sequence **out,
+                            tamis_error *error);
+/* Removes a sequence, in whatever state. */
+void tms_sequence_remove(tamis_cache *cache, tms_sequence *sequence);
+
+/* Pages of one lane, which are saved together: ordinals [first, first + n). */
+typedef struct tms_page_run {
+    uint32_t lane, first, n;
+} tms_page_run;
+
+/* The most pages of a run. */
+uint32_t tms_saved_pages(const tamis_cache *cache);
+/* The full pages of a run. */
+uint32_t tms_saved_full(const tamis_cache *cache, const tms_sequence *sequence,
+                        const tms_page_run *run);
+/* Bytes of a run's slots as they are saved: K and V of its pages, then each plane. Only slots that hold
+ * a token are saved. */
+uint64_t tms_saved_bytes(const tamis_cache *cache, const tms_sequence *sequence,
+                         const tms_page_run *run);
+/* Bytes of n pairs of bounds as they are saved. */
+uint64_t tms_saved_bounds_bytes(tamis_dtype dtype, uint32_t head_dim, uint32_t n);
+/* Bytes of the memory that the calls below need beside what they read or write. */
+uint64_t tms_saved_work(const tamis_cache *cache);
+
+/* From the device to bytes that do not depend on the host, and back; what no token holds becomes
+ * zeros. Reading waits, writing enqueues. */
+tamis_status tms_cache_save_pages(const tamis_cache *cache, const tms_sequence *sequence,
+                                  const tms_page_run *run, void *work, uint8_t *to,
+                                  tamis_error *error);
+tamis_status tms_cache_restore_pages(const tamis_cache *cache, const tms_sequence *sequence,
+                                     const tms_page_run *run, void *work, const uint8_t *from,
+                                     tamis_error *error);
+/* The same of the bounds of its full pages, in the cache's dtype. */
+tamis_status tms_cache_save_bounds(const tamis_cache *cache, const tms_sequence *sequence,
+                                   const tms_page_run *run, void *work, uint8_t *to,
+                                   tamis_error *error);
+tamis_status tms_cache_restore_bounds(const tamis_cache *cache, const tms_sequence *sequence,
+                                      const tms_page_run *run, void *work, const uint8_t *from,
+                                      tamis_error *error);
+/* Whether the positions of a run's slots, as they are saved, can be those of a sequence with that
+ * history. E_FORMAT. */
+tamis_status tms_cache_check_positions(const tamis_cache *cache, const tms_sequence *sequence,
+                                       const tms_page_run *run, const tms_past *past,
+                                       const uint8_t *from, tamis_error *error);
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences: add, fork, truncate, remove. */
+/* Sequences: add, fork, truncate, remove; a seat for one that is restored. */
 #include "lib/cache/cache.h"
 
 #include <inttypes.h>
@@ -157,15 +157,65 @@ tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, u
     return TAMIS_OK;
 }
 
+void tms_sequence_remove(tamis_cache *cache, tms_sequence *sequence) {
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
+        tms_lane_shorten(cache, sequence, lane, sequence->lanes[lane].length);
+    cache->sequences[sequence->id & (MAX_SEQUENCES - 1)] = NULL;
+    cache->n_sequences--;
+    tms_sequence_free(sequence);
+}
+
 tamis_status tamis_cache_remove(tamis_cache *cache, tamis_sequence sequence, tamis_error *error) {
     TMS_ENTER(cache);
     tms_sequence *s = NULL;
     TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
-    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
-        tms_lane_shorten(cache, s, lane, s->lanes[lane].length);
-    cache->sequences[sequence & (MAX_SEQUENCES - 1)] = NULL;
-    cache->n_sequences--;
-    tms_sequence_free(s);
+    tms_sequence_remove(cache, s);
+    return TAMIS_OK;
+}
+
+/* ---- Restored -------------------------------------------------------------------------------- */
+
+/* Whether each pool has the pages of such lanes. */
+static tamis_status check_room(const tamis_cache *cache, const tms_lane *lanes,
+                               tamis_error *error) {
+    for (uint32_t p = 0; p < cache->size.pools; p++) {
+        const tms_pool *pool = &cache->pools[p];
+        uint64_t needed = 0;
+        for (uint32_t i = tms_first_lane(cache, pool); i < tms_end_lane(cache, pool); i++)
+            needed += tms_pages_of(cache, lanes[i].length) - lanes[i].gone;
+        TMS_REQUIRE(needed <= pool->pages.n_free, TAMIS_E_FULL,
+                    "the saved sequence needs %" PRIu64 " pages in layers %" PRIu32 " to %" PRIu32
+                    ", of which %" PRIu32 " are free",
+                    needed, pool->first_layer, pool->first_layer + pool->n_layers - 1,
+                    pool->pages.n_free);
+    }
+    return TAMIS_OK;
+}
+
+/* Takes the pages of a lane; entries of those that are gone stay 0. */
+static void seat_lane(tamis_cache *cache, tms_sequence *sequence, uint32_t index,
+                      const tms_lane *lane) {
+    tms_pages *pages = &tms_cache_pool(cache, index / cache->params.n_kv_heads)->pages;
+    int32_t *list = tms_lane_pages(sequence, index);
+    const uint32_t end = tms_pages_of(cache, lane->length);
+    for (uint32_t o = lane->gone; o < end; o++)
+        list[o] = tms_pages_take(pages, o > lane->gone ? list[o - 1] : -1);
+    sequence->lanes[index] = (tms_lane){.length = lane->length, .gone = lane->gone};
+}
+
+tamis_status tms_cache_seat(tamis_cache *cache, const tms_lane *lanes, tms_sequence **out,
+                            tamis_error *error) {
+    uint32_t longest = 1;
+    for (uint32_t i = 0; i < cache->n_lanes; i++)
+        if (lanes[i].length > longest) longest = lanes[i].length;
+    TMS_TRY(check_room(cache, lanes, error));
+    tms_sequence *sequence = new_sequence(cache, tms_pages_of(cache, longest));
+    TMS_REQUIRE(sequence, TAMIS_E_NO_MEMORY, "no host memory for a saved sequence beside %" PRIu32,
+                cache->n_sequences);
+    for (uint32_t i = 0; i < cache->n_lanes; i++)
+        seat_lane(cache, sequence, i, &lanes[i]);
+    sequence->in_step = true;
+    *out = sequence;
     return TAMIS_OK;
 }
 

@@ -106,6 +106,10 @@ static tms_kept_queries kept_of(const tms_query_rings *rings, const tms_sequence
     return kept.from < kept.to ? kept : none;
 }
 
+tms_kept_queries tms_query_rings_known(const tms_query_rings *rings, const tms_sequence *sequence) {
+    return rings->mem ? kept_of(rings, sequence) : (tms_kept_queries){.ring = NO_RING};
+}
+
 tamis_status tms_query_rings_check(const tms_query_rings *rings, const tms_sequence *sequence,
                                    tamis_error *error) {
     const uint32_t window = rings->setup->needs.window;
@@ -226,6 +230,10 @@ void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring) {
     rings->rings[ring].from = rings->rings[ring].to;
 }
 
+void tms_query_rings_drop(tms_query_rings *rings, uint32_t ring) {
+    rings->rings[ring] = (tms_query_ring){.id = 0};
+}
+
 tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
                                   uint32_t layer, uint32_t section, tms_matrix q,
                                   tamis_error *error) {
@@ -240,18 +248,44 @@ tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *
     return tms_run_scatter_rows(rings->setup->dev, &scatter, error);
 }
 
+/* The place of position `first` in a ring, and how many of `left` positions from it on lie one behind
+ * another there. */
+static tms_ref piece(const tms_query_rings *rings, uint32_t layer, uint32_t ring, uint32_t first,
+                     uint32_t left, uint32_t *n) {
+    const uint32_t window = rings->setup->needs.window, place_of = first % window;
+    tms_ref at = ring_ref(rings, layer, ring);
+    *n = window - place_of < left ? window - place_of : left;
+    at.offset += place_of * rings->row_bytes;
+    return at;
+}
+
 tamis_status tms_query_rings_unroll(const tms_query_rings *rings, uint32_t layer, uint32_t ring,
                                     uint32_t length, tms_ref to, tamis_error *error) {
-    const uint32_t window = rings->setup->needs.window;
-    const uint64_t bytes = rings->row_bytes;
-    /* Two pieces; the second begins at place 0 of the ring. */
-    for (uint32_t first = length - window, n; first < length; first += n) {
-        tms_ref from = ring_ref(rings, layer, ring);
-        n = window - first % window;
-        if (n > length - first) n = length - first;
-        from.offset += first % window * bytes;
-        TMS_TRY(tms_device_copy(rings->setup->dev, to, from, n * bytes, error));
-        to.offset += n * bytes;
+    for (uint32_t first = length - rings->setup->needs.window, n; first < length; first += n) {
+        const tms_ref from = piece(rings, layer, ring, first, length - first, &n);
+        TMS_TRY(tms_device_copy(rings->setup->dev, to, from, n * rings->row_bytes, error));
+        to.offset += n * rings->row_bytes;
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tms_query_rings_read(const tms_query_rings *rings, uint32_t layer, uint32_t ring,
+                                  uint32_t first, uint32_t n, float *to, tamis_error *error) {
+    const uint64_t width = tms_setup_width(rings->setup);
+    for (uint32_t m; n > 0; first += m, n -= m, to += m * width) {
+        const tms_ref from = piece(rings, layer, ring, first, n, &m);
+        TMS_TRY(tms_device_read(rings->setup->dev, from, to, m * rings->row_bytes, error));
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tms_query_rings_write(const tms_query_rings *rings, uint32_t layer, uint32_t ring,
+                                   uint32_t first, uint32_t n, const float *from,
+                                   tamis_error *error) {
+    const uint64_t width = tms_setup_width(rings->setup);
+    for (uint32_t m; n > 0; first += m, n -= m, from += m * width) {
+        const tms_ref to = piece(rings, layer, ring, first, n, &m);
+        TMS_TRY(tms_device_write(rings->setup->dev, to, from, m * rings->row_bytes, error));
     }
     return TAMIS_OK;
 }

@@ -51,10 +51,23 @@ tamis_status tms_query_rings_bring(tms_query_rings *rings, tms_sequence *const *
 void tms_query_rings_expect(tms_query_rings *rings, uint32_t ring, uint32_t first, uint32_t end);
 void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring);
 
+/* Takes a ring from its sequence: it is the next to be given out. */
+void tms_query_rings_drop(tms_query_rings *rings, uint32_t ring);
+
 /* Puts the queries of a section of the step, in a layer, into their places. */
 tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
                                   uint32_t layer, uint32_t section, tms_matrix q,
                                   tamis_error *error);
+
+/* The queries of a sequence that are known, for saving it; from == to: none. */
+tms_kept_queries tms_query_rings_known(const tms_query_rings *rings, const tms_sequence *sequence);
+/* Rows of positions [first, first + n), which a ring has places for, of a layer to the host, which
+ * waits, and back. */
+tamis_status tms_query_rings_read(const tms_query_rings *rings, uint32_t layer, uint32_t ring,
+                                  uint32_t first, uint32_t n, float *to, tamis_error *error);
+tamis_status tms_query_rings_write(const tms_query_rings *rings, uint32_t layer, uint32_t ring,
+                                   uint32_t first, uint32_t n, const float *from,
+                                   tamis_error *error);
 
 /* E_STATE unless the rings hold the queries of all of the sequence's last `window` positions. */
 tamis_status tms_query_rings_check(const tms_query_rings *rings, const tms_sequence *sequence,

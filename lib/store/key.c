@@ -2,8 +2,8 @@
 /* Ids of records, and their keys: a hash over a domain and all that an id says. */
 #define XXH_INLINE_ALL
 #include "lib/store/key.h"
+#include "lib/core/bytes.h"
 #include "lib/core/core.h"
-#include "lib/store/bytes.h"
 
 #include <inttypes.h>
 #include <string.h>

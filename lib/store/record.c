@@ -2,8 +2,8 @@
 /* Records as bytes: writing headers, reading them as hostile, checking planes. */
 #define XXH_INLINE_ALL
 #include "lib/store/record.h"
+#include "lib/core/bytes.h"
 #include "lib/core/core.h"
-#include "lib/store/bytes.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

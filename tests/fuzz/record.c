@@ -4,7 +4,7 @@
  * mended first, so that what is behind checksums is reached too. */
 #define XXH_INLINE_ALL
 #include "lib/store/record.h"
-#include "lib/store/bytes.h"
+#include "lib/core/bytes.h"
 #include "tests/fuzz/refusal.h"
 
 #include <setjmp.h>

@@ -3,7 +3,7 @@
  * E_DAMAGED, be removed and be counted; none may be read as sound.
  * Usage: test-store-damage [ROUNDS] */
 #define XXH_INLINE_ALL
-#include "lib/store/bytes.h"
+#include "lib/core/bytes.h"
 #include "lib/store/record.h"
 #include "tests/store/rig.h"
 

@@ -49,6 +49,7 @@ _tamis() {
     'run --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'run --times') words='off on' ;;
     'run --tokens') ;;
+    'run --session') files=1 ;;
     'run --system') ;;
     'run --chat-format') words='chatml llama2 llama3 mistral gemma phi3 glm4 deepseek deepseek-r1 granite' ;;
     'run --date') ;;
@@ -455,7 +456,7 @@ _tamis() {
     store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
     'models') words='--markdown --help' ;;
-    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --trials --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --date --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --device --help' again='--chunks --stop' ;;
+    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --trials --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --session --chat --system --chat-format --date --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --device --help' again='--chunks --stop' ;;
     'compare') words='--model --file --question --system --chat-format --date --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' again='--question' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;
     'tune') words='--shape --dtype --context --budget --rounds --dry-run --json --device --help' ;;

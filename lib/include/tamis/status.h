@@ -22,7 +22,7 @@ extern "C" {
     X(E_FORMAT, -7, "a file is truncated, contradicts itself or has another format")               \
     X(E_IO, -8, "reading or writing a file failed")                                                \
     X(E_DEVICE, -9, "the device or its driver reported an error")                                  \
-    X(E_DAMAGED, -10, "a stored record is damaged")
+    X(E_DAMAGED, -10, "a stored record or a saved sequence is damaged")
 
 typedef enum tamis_status {
 #define TAMIS_STATUS_ENUM(name, value, text) TAMIS_##name = value,

@@ -68,6 +68,7 @@
 #include <tamis/plan.h>
 #include <tamis/policy.h>
 #include <tamis/prefixes.h>
+#include <tamis/saved.h>
 #include <tamis/settings.h>
 #include <tamis/status.h>
 #include <tamis/version.h>

@@ -89,14 +89,8 @@ static tamis_status turn_tokens(const cli_chat *chat, const cli_conversation *ho
     return status;
 }
 
-/* Whether an answer has left its last token to be read: unless a token has ended it. */
-static bool leaves_last(const cli_chat *chat, cli_end end) {
-    return chat->turns > 0 && end != CLI_END_TOKEN && end != CLI_END_INTERRUPT;
-}
-
-static tamis_status check_room(const cli_session *s, const cli_chat *chat, cli_end end,
-                               const cli_tokens *tokens, tamis_error *error) {
-    const size_t before = s->length + leaves_last(chat, end);
+static tamis_status check_room(const cli_session *s, const cli_tokens *tokens, tamis_error *error) {
+    const size_t before = s->length + s->unread;
     if (before + tokens->count <= s->context) return TAMIS_OK;
     return cli_error(error, TAMIS_E_ARGUMENT,
                      "the turn has %zu tokens, the conversation before it %zu; the context is %u",
@@ -126,21 +120,20 @@ static tamis_status answer(cli_session *s, const cli_conversation *how, cli_end 
 
 /* One turn and its answer. *over: no other one can follow. */
 static tamis_status take_turn(cli_session *s, cli_chat *chat, const cli_conversation *how,
-                              const cli_tokens *tokens, size_t known, cli_end *end, bool *over,
+                              const cli_tokens *tokens, size_t known, bool *over,
                               tamis_error *error) {
-    const int32_t last = s->next;
-    tamis_status status = TAMIS_OK;
-    if (leaves_last(chat, *end)) status = cli_session_step(s, &last, 1, error);
+    cli_end end;
+    tamis_status status = cli_session_catch_up(s, error);
     if (status == TAMIS_OK) status = read_turn(s, chat, how, tokens, known, error);
     if (status == TAMIS_OK && s->interrupted)
         fprintf(stderr, "%s: interrupted after %zu tokens of the conversation\n", how->command,
                 s->length);
-    *over = s->interrupted;
+    *over = s->half_read = s->interrupted;
     if (status != TAMIS_OK || s->interrupted) return status;
-    status = answer(s, how, end, error);
+    status = answer(s, how, &end, error);
     chat->turns++;
-    s->interrupted = *end == CLI_END_INTERRUPT && !isatty(STDIN_FILENO); /* nobody goes on */
-    *over = *end == CLI_END_CONTEXT || s->interrupted;
+    s->interrupted = end == CLI_END_INTERRUPT && !isatty(STDIN_FILENO); /* nobody goes on */
+    *over = end == CLI_END_CONTEXT || s->interrupted;
     return status;
 }
 
@@ -157,7 +150,6 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
                           tamis_error *error) {
     tamis_status status = check_text(chat, how, error);
     line l = {0};
-    cli_end end = CLI_END_TOKEN;
     s->ending[CLI_ENDINGS] = chat->ending;
     for (size_t i = 0; i < sizeof(chat->notes) / sizeof(chat->notes[0]); i++)
         if (chat->notes[i] != NULL) fprintf(stderr, "%s: %s\n", how->command, chat->notes[i]);
@@ -167,7 +159,7 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
         status = read_line(&l, &over, error);
         if (status != TAMIS_OK || over) break;
         status = turn_tokens(chat, how, &l, &tokens, &known, error);
-        if (status == TAMIS_OK) status = check_room(s, chat, end, &tokens, error);
+        if (status == TAMIS_OK) status = check_room(s, &tokens, error);
         /* a line is left out; a first turn that is too long leaves no conversation */
         if (status == TAMIS_E_ARGUMENT && (chat->turns > 0 || tokens.ids == NULL)) {
             *code = CLI_FAILED;
@@ -175,7 +167,7 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
             status = TAMIS_OK;
         } else if (status == TAMIS_OK) {
             cli_interrupt_catch();
-            status = take_turn(s, chat, how, &tokens, known, &end, &over, error);
+            status = take_turn(s, chat, how, &tokens, known, &over, error);
             cli_interrupt_release();
         }
         free(tokens.ids);

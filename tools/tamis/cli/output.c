@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where --json writes: for an ordinary file to a temporary file in the same folder, which is then
- * renamed; anything else directly. */
+/* Where --json and --session write: for an ordinary file to a temporary file in the same folder, which
+ * is then renamed; anything else directly. */
 #define _XOPEN_SOURCE 700 /* realpath */
 #include "cli/output.h"
 
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -122,8 +123,9 @@ static char *resolve(const char *path, bool *direct) {
     return NULL;
 }
 
-/* A new file in the same folder, with the permissions that an ordinary new file would have. */
-static FILE *open_temporary(cli_output *output) {
+/* A new file in the same folder, with the permissions that an ordinary new file would have, or for its
+ * owner alone. */
+static FILE *open_temporary(cli_output *output, bool private) {
     static const char suffix[] = ".XXXXXX";
     output->temporary = malloc(strlen(output->path) + sizeof(suffix));
     if (output->temporary == NULL) return NULL;
@@ -136,7 +138,8 @@ static FILE *open_temporary(cli_output *output) {
     }
     mode_t mask = umask(0);
     umask(mask);
-    FILE *file = fchmod(handle, 0666 & ~mask) == 0 ? fdopen(handle, "w") : NULL;
+    const mode_t mode = private ? 0600 : 0666 & ~mask;
+    FILE *file = fchmod(handle, mode) == 0 ? fdopen(handle, "w") : NULL;
     if (file == NULL) close(handle);
     return file;
 }
@@ -156,16 +159,29 @@ bool cli_output_open(cli_output *output, const char *command, const char *path) 
     if (exists && is_handle(&info, STDERR_FILENO)) /* behind what stands there already */
         output->file = fdopen(dup(STDERR_FILENO), "w");
     else
-        output->file = direct ? fopen(output->path, "w") : open_temporary(output);
+        output->file = direct ? fopen(output->path, "w") : open_temporary(output, false);
+    return output->file != NULL || fail(output, command, path, errno);
+}
+
+bool cli_output_open_private(cli_output *output, const char *command, const char *path) {
+    struct stat info;
+    bool direct = false;
+    *output = (cli_output){0};
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        cli_fail(command, "%s: is no ordinary file", path);
+        return false;
+    }
+    output->path = resolve(path, &direct);
+    if (output->path != NULL) output->file = open_temporary(output, true);
     return output->file != NULL || fail(output, command, path, errno);
 }
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
 /* Closes the file. Returns 0, or why it is not complete. */
-static int write_whole(cli_output *output, const char *text) {
+static int close_whole(cli_output *output, bool written) {
     FILE *file = output->file;
-    bool written = fputs(text, file) >= 0 && fputc('\n', file) != EOF && fflush(file) == 0;
+    written = written && fflush(file) == 0;
     if (written && output->temporary != NULL) written = fsync(fileno(file)) == 0;
     int code = written ? 0 : errno;
     output->file = NULL;
@@ -173,10 +189,25 @@ static int write_whole(cli_output *output, const char *text) {
     return code;
 }
 
-bool cli_output_commit(cli_output *output, const char *command, const char *text) {
-    int code = write_whole(output, text);
+/* The file's name, onto the disk. Where the folder cannot be opened, the system does that when it
+ * likes. */
+static void sync_folder(const char *path) {
+    char *copy = strdup(path);
+    int folder = copy != NULL ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (folder >= 0) {
+        fsync(folder);
+        close(folder);
+    }
+    free(copy);
+}
+
+static bool finish(cli_output *output, const char *command, bool written) {
+    int code = close_whole(output, written);
     if (code == 0 && output->temporary != NULL) {
-        if (rename(output->temporary, output->path) != 0) code = errno;
+        if (rename(output->temporary, output->path) != 0)
+            code = errno;
+        else
+            sync_folder(output->path);
     }
     if (code != 0) return fail(output, command, output->path, code);
     set_unfinished(NULL);
@@ -184,6 +215,19 @@ bool cli_output_commit(cli_output *output, const char *command, const char *text
     output->temporary = NULL;
     cli_output_discard(output);
     return true;
+}
+
+bool cli_output_commit(cli_output *output, const char *command, const char *text) {
+    const bool written = fputs(text, output->file) >= 0 && fputc('\n', output->file) != EOF;
+    return finish(output, command, written);
+}
+
+bool cli_output_finish(cli_output *output, const char *command) {
+    return finish(output, command, true);
+}
+
+bool cli_output_fail(cli_output *output, const char *command, int reason) {
+    return fail(output, command, output->path, reason);
 }
 
 void cli_output_discard(cli_output *output) {

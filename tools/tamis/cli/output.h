@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where --json writes: an ordinary file whole or not at all, anything else directly. */
+/* Where --json and --session write: an ordinary file whole or not at all, of --json anything else
+ * directly. */
 #ifndef CLI_OUTPUT_H
 #define CLI_OUTPUT_H
 
@@ -23,6 +24,13 @@ bool cli_output_open(cli_output *output, const char *command, const char *path);
 /* Writes `text` with a newline and completes the file. On failure prints one line, removes what was
  * written and returns false. */
 bool cli_output_commit(cli_output *output, const char *command, const char *text);
+/* The same for a file that nobody else may read, of bytes that the caller writes into output->file:
+ * what is no ordinary file is refused, and so is "-". */
+bool cli_output_open_private(cli_output *output, const char *command, const char *path);
+/* Completes the file, also on the disk. Failures as above. */
+bool cli_output_finish(cli_output *output, const char *command);
+/* Says that writing has failed, with the number of the reason, and gives up. Returns false. */
+bool cli_output_fail(cli_output *output, const char *command, int reason);
 /* Gives up what is open; accepts an output that is not, or was committed. */
 void cli_output_discard(cli_output *output);
 

@@ -5,6 +5,7 @@
 #include "cli/converse.h"
 #include "cli/interrupt.h"
 #include "cli/sampling.h"
+#include "cli/saved.h"
 #include "cli/session.h"
 #include "cli/stdin.h"
 
@@ -12,7 +13,7 @@
 #include <string.h>
 
 typedef struct run_flags {
-    const char *device, *model, *file, *prompt, *prompt_file, *question, *system, *date;
+    const char *device, *model, *file, *prompt, *prompt_file, *question, *system, *date, *session;
     cli_texts stops;
     uint32_t select, score, budget, tokens, dtype, bounds_dtype, page_size, context;
     uint32_t evict, evict_budget, times, ignore_eos, chat, chat_format;
@@ -55,6 +56,10 @@ static const cli_option options[] = {
      CLI_CHOICE, offsetof(run_flags, times), 0, 0, off_on},
     {"--tokens", "N", "most tokens of an answer (default 64, with --chat 1024)", CLI_NUMBER,
      offsetof(run_flags, tokens), 1, CLI_TOKENS_MAX, NULL},
+    {"--session", "FILE",
+     "goes on with what FILE holds, where it is there, and keeps the sequence in it for a later "
+     "run",
+     CLI_PATH, offsetof(run_flags, session), 0, 0, NULL},
     {"--chat", "", "a conversation: each line of standard input is answered", CLI_FLAG,
      offsetof(run_flags, chat), 0, 0, NULL},
     {"--system", "TEXT", "what the model is told before the conversation", CLI_TEXT,
@@ -104,6 +109,19 @@ const cli_command cli_run_command = {
     "answer;\n"
     "where the lines come from no terminal it ends the conversation, and the exit status is 130.\n"
     "\n"
+    "With --session the sequence is kept in a file, which nobody else may read: K and V of all "
+    "layers,\n"
+    "of a large model many MiB for each 1000 tokens. Where the file is there, its text is not "
+    "read\n"
+    "again: the prompt goes on behind the last answer, without bos, or with --chat the next line "
+    "does.\n"
+    "Model, --cache-dtype, --page-size, --evict and its numbers must be those of the run that "
+    "wrote it.\n"
+    "The file is replaced as a whole at the end; a run that fails, or is interrupted before its "
+    "text\n"
+    "was read, leaves it as it was. Whoever may write the file decides what the model goes on "
+    "from.\n"
+    "\n"
     "With --chunks or --chunk-tokens the text before the prompt consists of chunks, whose K and V\n"
     "are kept in a store from one run to the next. Those that it has are loaded in the place of\n"
     "being computed; all their tokens but those that --blend chooses keep what was computed\n"
@@ -121,6 +139,7 @@ const cli_command cli_run_command = {
     "      --evict-budget 256 --times on\n"
     "  tamis run --model model.gguf --chat --file book.txt --system 'Answer briefly.' \\\n"
     "      --select quest --budget 1024 --temperature 0.7\n"
+    "  tamis run --model model.gguf --chat --session talk.kv\n"
     "  tamis run --model model.gguf --prompt 'Once upon a time' --device reference\n"
     "  tamis run --model model.gguf --file book.txt --chunk-tokens 512 --store chunks \\\n"
     "      --prompt ' In short:' --share 15 --times on\n",
@@ -150,6 +169,23 @@ static bool check_chat(const run_flags *f) {
     return false;
 }
 
+/* Stored chunks are put before a sequence's first token; and what is kept of a session is a file. */
+static bool check_session(const run_flags *f) {
+    const char *name = cli_run_command.name;
+    const cli_saved saved = {.path = f->session};
+    const char *other = f->chunks.prefix_store != NULL        ? "--prefix-store"
+                        : f->chunks.files.count > 0           ? "--chunks"
+                        : f->chunks.chunk_tokens != CLI_UNSET ? "--chunk-tokens"
+                                                              : NULL;
+    if (f->session == NULL) return true;
+    if (other != NULL) {
+        cli_fail(name, "--session: is given with %s, whose chunks stand before any other text",
+                 other);
+        return false;
+    }
+    return cli_saved_check(&saved, name);
+}
+
 static int parse(run_flags *f, int argc, char *const *argv) {
     int code = cli_parse(&cli_run_command, f, argc, argv);
     if (code >= 0) return code;
@@ -157,7 +193,7 @@ static int parse(run_flags *f, int argc, char *const *argv) {
         cli_fail(cli_run_command.name, "--model: is missing (see %s --help)", cli_run_command.name);
     else if (f->prompt != NULL && f->prompt_file != NULL)
         cli_fail(cli_run_command.name, "--prompt, --prompt-file: give exactly one of them");
-    else if (!check_chat(f))
+    else if (!check_chat(f) || !check_session(f))
         return CLI_USAGE;
     else if (!f->chat && f->prompt == NULL && f->prompt_file == NULL && f->file == NULL &&
              f->chunks.files.count == 0)
@@ -195,13 +231,22 @@ static tamis_status read_text(const run_flags *f, char **text, size_t *bytes, si
 /* The prompt in exact chunks, the question token by token. */
 static tamis_status feed(cli_session *s, const cli_tokens *prompt, const cli_tokens *question,
                          tamis_error *error) {
+    const size_t before = s->length + s->unread;
+    if (before + prompt->count + question->count > s->context && before > 0)
+        return cli_error(
+            error, TAMIS_E_ARGUMENT,
+            "prompt and question have %zu tokens behind the session's %zu, the context "
+            "is %u",
+            prompt->count + question->count, before, s->context);
     if (prompt->count + question->count > s->context)
         return cli_error(error, TAMIS_E_ARGUMENT,
                          "prompt and question have %zu tokens, the context is %u",
                          prompt->count + question->count, s->context);
-    tamis_status status = cli_session_read(s, prompt->ids, prompt->count, error);
+    tamis_status status = cli_session_catch_up(s, error);
+    if (status == TAMIS_OK) status = cli_session_read(s, prompt->ids, prompt->count, error);
     if (status == TAMIS_OK && !s->interrupted)
         status = cli_session_step(s, question->ids, question->count, error);
+    s->half_read = s->interrupted;
     if (status == TAMIS_OK && s->interrupted)
         fprintf(stderr, "%s: interrupted after %zu of %zu tokens of the %s\n", cli_run_command.name,
                 s->length, prompt->count + question->count,
@@ -224,7 +269,8 @@ static tamis_status answer_prompt(cli_session *s, const run_flags *f, const char
                                   size_t bytes, tamis_error *error) {
     cli_tokens text = {0}, question = {0};
     const tamis_vocab *vocab = tamis_model_vocab(s->model);
-    tamis_status status = cli_tokenize(vocab, prompt, bytes, TAMIS_ENCODE_ADD_BOS, &text, error);
+    const uint32_t bos = s->length == 0 ? TAMIS_ENCODE_ADD_BOS : 0;
+    tamis_status status = cli_tokenize(vocab, prompt, bytes, bos, &text, error);
     if (status == TAMIS_OK && f->question != NULL)
         status = cli_tokenize(vocab, f->question, strlen(f->question), 0, &question, error);
     cli_interrupt_catch();
@@ -265,8 +311,46 @@ static tamis_status answer_chunks(cli_session *s, const run_flags *f, cli_chunks
     return status;
 }
 
+/* ---- Sessions -------------------------------------------------------------------------------- */
+
+/* What a session that was kept goes on with: a conversation with another line, anything else with a
+ * prompt. */
+static tamis_status check_restored(const run_flags *f, const cli_saved *saved, size_t bytes,
+                                   tamis_error *error) {
+    if (!saved->restored) return TAMIS_OK;
+    if (!f->chat && saved->turns > 0)
+        return cli_error(error, TAMIS_E_ARGUMENT,
+                         "%s: holds a conversation, which goes on with --chat", saved->path);
+    if (f->chat && saved->turns == 0)
+        return cli_error(error, TAMIS_E_ARGUMENT,
+                         "%s: holds no conversation, and goes on without --chat", saved->path);
+    if (f->chat && (bytes > 0 || f->system != NULL))
+        return cli_error(
+            error, TAMIS_E_ARGUMENT,
+            "%s: holds a conversation, before which neither a text nor --system can be "
+            "put any more",
+            saved->path);
+    return TAMIS_OK;
+}
+
+static tamis_status restore(const run_flags *f, cli_saved *saved, cli_session *s, size_t bytes,
+                            tamis_error *error) {
+    if (saved->path == NULL) return TAMIS_OK;
+    const tamis_status status = cli_saved_restore(saved, s, error);
+    return status == TAMIS_OK ? check_restored(f, saved, bytes, error) : status;
+}
+
+/* The form of a conversation that goes on is the one in which it began. */
+static tamis_status check_format(const cli_saved *saved, const cli_chat *chat, tamis_error *error) {
+    const char *name = cli_chat_name(chat);
+    if (!saved->restored || strcmp(saved->format, name) == 0) return TAMIS_OK;
+    return cli_error(error, TAMIS_E_ARGUMENT, "%s: its conversation has the form %s, not %s",
+                     saved->path, saved->format, name);
+}
+
 static tamis_status converse(cli_session *s, const run_flags *f, const char *text, size_t bytes,
-                             bool under_selection, int *code, tamis_error *error) {
+                             cli_saved *saved, bool under_selection, int *code,
+                             tamis_error *error) {
     cli_chat chat;
     const cli_conversation how = {.command = cli_run_command.name,
                                   .text = text,
@@ -277,8 +361,13 @@ static tamis_status converse(cli_session *s, const run_flags *f, const char *tex
     const char *name = f->chat_format != CLI_UNSET ? cli_chat_names[f->chat_format] : NULL;
     tamis_status status =
         cli_chat_open(tamis_model_vocab(s->model), name, f->system, f->date, &chat, error);
+    if (status == TAMIS_OK) status = check_format(saved, &chat, error);
     if (status != TAMIS_OK) return status;
-    return cli_converse(s, &chat, &how, code, error);
+    chat.turns = saved->turns;
+    status = cli_converse(s, &chat, &how, code, error);
+    saved->turns = chat.turns;
+    snprintf(saved->format, sizeof(saved->format), "%s", cli_chat_name(&chat));
+    return status;
 }
 
 /* What the flags of the selection and of the eviction mean. */
@@ -344,20 +433,25 @@ static void report(const run_flags *f, const cli_session *s, const cli_session_p
         cli_session_report_eviction(s, &params->plan.eviction, f->times != 0);
 }
 
-/* Opens everything, reads and answers, and prints the figures. */
+/* Opens everything, reads and answers, prints the figures, and keeps the session. */
 static tamis_status run(const run_flags *f, cli_session_params *params, cli_session *s, int *code,
                         tamis_error *error) {
     const bool evicts = params->plan.eviction.kind != TAMIS_EVICT_NONE;
     const bool sparse = evicts || params->plan.selection.kind != TAMIS_SELECT_FULL;
+    cli_saved saved = {.path = f->session};
     char *text = NULL;
     size_t bytes = 0, from = 0;
     tamis_status status = read_text(f, &text, &bytes, &from, error);
     if (status == TAMIS_OK) status = cli_session_open(s, params, error);
+    if (status == TAMIS_OK) status = restore(f, &saved, s, bytes, error);
     cli_stdin_hint();
     if (status == TAMIS_OK)
-        status = f->chat ? converse(s, f, text, bytes, sparse, code, error)
+        status = f->chat ? converse(s, f, text, bytes, &saved, sparse, code, error)
                          : answer_prompt(s, f, text, bytes, error);
     if (status == TAMIS_OK) report(f, s, params);
+    if (status == TAMIS_OK && f->session != NULL &&
+        !cli_saved_write(&saved, s, cli_run_command.name))
+        *code = CLI_FAILED;
     free(text);
     return status;
 }

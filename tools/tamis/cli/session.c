@@ -220,6 +220,13 @@ tamis_status cli_session_step(cli_session *s, const int32_t *tokens, size_t coun
     return status;
 }
 
+tamis_status cli_session_catch_up(cli_session *s, tamis_error *error) {
+    const int32_t last = s->next;
+    if (!s->unread) return TAMIS_OK;
+    s->unread = false;
+    return cli_session_step(s, &last, 1, error);
+}
+
 /* ---- Answering ------------------------------------------------------------------------------- */
 
 /* Sets s->next, which the device has set already where nothing is drawn. */
@@ -247,6 +254,7 @@ static tamis_status print_next(const cli_session *s, cli_answer *to, tamis_error
 tamis_status cli_session_answer(cli_session *s, cli_answer *to, uint32_t most, cli_end *end,
                                 tamis_error *error) {
     tamis_status status = TAMIS_OK;
+    s->unread = false;
     for (uint32_t i = 1; status == TAMIS_OK; i++) {
         *end = CLI_END_INTERRUPT;
         if (cli_interrupted()) break;
@@ -259,6 +267,7 @@ tamis_status cli_session_answer(cli_session *s, cli_answer *to, uint32_t most, c
         const int32_t token = s->next;
         status = cli_session_step(s, &token, 1, error);
     }
+    s->unread = *end != CLI_END_TOKEN && *end != CLI_END_INTERRUPT;
     return status;
 }
 

@@ -31,6 +31,8 @@ typedef struct cli_session {
     tamis_sampler *sampler; /* NULL: the most likely token is next */
     float *logits;          /* for the sampler */
     int32_t next;           /* the token that follows what was read; it is not read itself yet */
+    bool unread;    /* it is the last token of an answer, and the next text comes behind it */
+    bool half_read; /* Ctrl-C came within a text */
     int32_t ending[CLI_ENDINGS + 1]; /* tokens that end an answer, a chat's last; -1: none */
     bool goes_on;                    /* they do not */
     double bytes_returned;           /* by the first eviction */
@@ -70,7 +72,10 @@ tamis_status cli_session_measure(cli_session *s, tamis_error *error);
 /* Reads tokens one by one, under the selection. Ctrl-C ends it behind one: see s->interrupted. */
 tamis_status cli_session_step(cli_session *s, const int32_t *tokens, size_t count,
                               tamis_error *error);
-/* Answers with at most `most` tokens. Then s->next is the last one, which has not been read. */
+/* Reads the last token of an answer, where it is unread. */
+tamis_status cli_session_catch_up(cli_session *s, tamis_error *error);
+/* Answers with at most `most` tokens. Then s->next is the last one, which has not been read, or what
+ * has ended the answer: see s->unread. */
 tamis_status cli_session_answer(cli_session *s, cli_answer *to, uint32_t most, cli_end *end,
                                 tamis_error *error);
 
