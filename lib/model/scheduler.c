@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ALL_FLAGS                                                                                  \
+    (uint32_t)(TAMIS_SCHEDULER_SHARE | TAMIS_SCHEDULER_APART | TAMIS_SCHEDULER_PROMPTS_FIRST)
+
 /* ---- Creation -------------------------------------------------------------------------------- */
 
 static tamis_status fill_params(const tamis_plan_params *limits, tamis_scheduler_params *p,
@@ -17,8 +20,8 @@ static tamis_status fill_params(const tamis_plan_params *limits, tamis_scheduler
         TMS_REQUIRE(p->reserved[i] == 0, TAMIS_E_ARGUMENT,
                     "reserved[%zu] of tamis_scheduler_params is %" PRIu64 "; it must be 0", i,
                     p->reserved[i]);
-    TMS_REQUIRE((p->flags & ~(uint32_t)TAMIS_SCHEDULER_SHARE) == 0, TAMIS_E_ARGUMENT,
-                "flags are 0x%x: at most 0x%x", p->flags, TAMIS_SCHEDULER_SHARE);
+    TMS_REQUIRE((p->flags & ~ALL_FLAGS) == 0, TAMIS_E_ARGUMENT, "flags are 0x%x: at most 0x%x",
+                p->flags, ALL_FLAGS);
     TMS_REQUIRE(p->max_rows <= limits->max_rows, TAMIS_E_ARGUMENT,
                 "max_rows is %u; the plan's is %u", p->max_rows, limits->max_rows);
     TMS_REQUIRE(p->max_running <= most, TAMIS_E_ARGUMENT,
@@ -251,11 +254,19 @@ static void add_run(tamis_scheduler *scheduler, tms_request *request, uint32_t r
     scheduler->of[scheduler->n_runs++] = request;
 }
 
+/* Whether requests whose prompts have been read go on, also beside others'. */
+static bool decodes(const tamis_scheduler *scheduler) {
+    bool reads = false;
+    for (uint32_t i = 0; i < scheduler->n_running; i++)
+        reads |= !is_read(scheduler->requests[i]);
+    return !reads || !(scheduler->params.flags & TAMIS_SCHEDULER_PROMPTS_FIRST);
+}
+
 /* Fills the runs; the rows of the budget that are left. */
 static uint32_t compose(tamis_scheduler *scheduler) {
     uint32_t left = scheduler->params.max_rows;
     scheduler->n_runs = 0;
-    for (uint32_t i = 0; i < scheduler->n_running && left > 0; i++) {
+    for (uint32_t i = 0; i < scheduler->n_running && left > 0 && decodes(scheduler); i++) {
         if (!is_read(scheduler->requests[i])) continue;
         add_run(scheduler, scheduler->requests[i], 1);
         left--;
@@ -419,9 +430,10 @@ static void count_rows(tamis_scheduler *scheduler, tms_request *request, uint32_
     if (request->n_done > request->n_run) request->n_run = request->n_done;
 }
 
-/* The requests of the runs have taken their step. */
-static tamis_status advance(tamis_scheduler *scheduler, tamis_error *error) {
-    for (uint32_t i = 0, place = 0; i < scheduler->n_runs; i++) {
+/* The requests of n runs have taken their step. */
+static tamis_status advance(tamis_scheduler *scheduler, uint32_t first, uint32_t n,
+                            tamis_error *error) {
+    for (uint32_t i = first, place = 0; i < first + n; i++) {
         tms_request *request = scheduler->of[i];
         const tamis_run *run = &scheduler->runs[i];
         tamis_error own = {TAMIS_OK, ""};
@@ -442,15 +454,26 @@ static tamis_status advance(tamis_scheduler *scheduler, tamis_error *error) {
     return TAMIS_OK;
 }
 
-static tamis_status run(tamis_scheduler *scheduler, tamis_error *error) {
-    uint32_t n_exact = 0;
-    for (uint32_t i = 0; i < scheduler->n_runs; i++)
-        n_exact += (scheduler->runs[i].flags & TAMIS_RUN_EXACT) != 0;
-    TMS_TRY(tamis_runner_step(scheduler->runner, scheduler->runs, scheduler->n_runs,
-                              scheduler->next, error));
+static tamis_status run_some(tamis_scheduler *scheduler, uint32_t first, uint32_t n,
+                             tamis_error *error) {
+    if (n == 0) return TAMIS_OK;
+    TMS_TRY(
+        tamis_runner_step(scheduler->runner, scheduler->runs + first, n, scheduler->next, error));
     scheduler->stats.steps++;
-    scheduler->stats.mixed_steps += n_exact > 0 && n_exact < scheduler->n_runs;
-    return advance(scheduler, error);
+    return advance(scheduler, first, n, error);
+}
+
+static tamis_status run(tamis_scheduler *scheduler, tamis_error *error) {
+    const uint32_t n = scheduler->n_runs;
+    uint32_t n_decoding = 0;
+    while (n_decoding < n && !(scheduler->runs[n_decoding].flags & TAMIS_RUN_EXACT))
+        n_decoding++;
+    if (scheduler->params.flags & TAMIS_SCHEDULER_APART) {
+        TMS_TRY(run_some(scheduler, 0, n_decoding, error));
+        return run_some(scheduler, n_decoding, n - n_decoding, error);
+    }
+    scheduler->stats.mixed_steps += n_decoding > 0 && n_decoding < n;
+    return run_some(scheduler, 0, n, error);
 }
 
 tamis_status tamis_scheduler_step(tamis_scheduler *scheduler, const tamis_request_event **events,

@@ -37,7 +37,12 @@ typedef struct tamis_scheduler tamis_scheduler;
 enum {
     /* A request begins with a fork of the sequence that shares most of its prompt, of the same salt
      * (prefixes.h). Not with an eviction, which may take tokens from any sequence (E_UNSUPPORTED). */
-    TAMIS_SCHEDULER_SHARE = 1
+    TAMIS_SCHEDULER_SHARE = 1,
+    /* For measuring what mixed steps bring: decode rows and chunks of prompts are run in two steps, one
+     * after the other; and rows of requests whose prompts have been read wait while there are prompts
+     * to be read. */
+    TAMIS_SCHEDULER_APART = 2,
+    TAMIS_SCHEDULER_PROMPTS_FIRST = 4
 };
 
 typedef struct tamis_scheduler_params {
