@@ -107,6 +107,8 @@ struct tamis_runner {
     void *watcher_user;
     tms_tap tap; /* NULL unless a chunk is recorded */
     void *tap_user;
+    tamis_runner *
+        *known_as; /* where its scheduler has it, which is set to NULL with its end; or NULL */
     bool as_model; /* scale, soft cap and sliding window are the model's own */
     bool is_long;  /* contexts are longer than those of the model's first training */
     /* Kernels: the rows that ops without rows are to build for; kinds that have been built. */

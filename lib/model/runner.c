@@ -212,6 +212,7 @@ tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
 
 void tamis_runner_destroy(tamis_runner **runner) {
     if (!runner || !*runner) return;
+    if ((*runner)->known_as) *(*runner)->known_as = NULL;
     tamis_plan_destroy(&(*runner)->plan);
     for (uint32_t i = 0; (*runner)->outputs && i < (*runner)->model->config.n_layers; ++i)
         tamis_buffer_destroy(&(*runner)->outputs[i]);

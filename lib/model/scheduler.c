@@ -72,13 +72,16 @@ tamis_status tamis_scheduler_create(tamis_runner *runner, const tamis_scheduler_
                                     tamis_scheduler **out, tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = NULL;
+    TMS_ENTER_RUNNER(runner);
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    TMS_REQUIRE(!runner->known_as, TAMIS_E_STATE, "the runner has a scheduler already");
     tamis_scheduler_params own = params ? *params : (tamis_scheduler_params){0};
     TMS_TRY(fill_params(&runner->limits, &own, error));
     TMS_TRY(check_plan(&runner->limits, &own, error));
     tamis_scheduler *scheduler = calloc(1, sizeof *scheduler);
     TMS_REQUIRE(scheduler, TAMIS_E_NO_MEMORY, "no memory for a scheduler");
     scheduler->runner = runner;
+    runner->known_as = &scheduler->runner;
     scheduler->params = own;
     const tamis_status status = make(scheduler, error);
     if (status != TAMIS_OK) tamis_scheduler_destroy(&scheduler);
@@ -87,6 +90,7 @@ tamis_status tamis_scheduler_create(tamis_runner *runner, const tamis_scheduler_
 }
 
 static void remove_quietly(const tamis_scheduler *scheduler, tamis_sequence sequence) {
+    if (!scheduler->runner) return;
     const tamis_status status = tamis_cache_remove(scheduler->runner->cache, sequence, NULL);
     (void)status; /* nothing is left to be done where the cache is gone */
 }
@@ -108,6 +112,7 @@ void tamis_scheduler_destroy(tamis_scheduler **out) {
     for (uint32_t i = 0; i < scheduler->n_kept; i++)
         remove_quietly(scheduler, scheduler->kept[i]);
     tamis_prefixes_destroy(&scheduler->prefixes);
+    if (scheduler->runner) scheduler->runner->known_as = NULL;
     void *memories[] = {scheduler->requests, scheduler->kept, scheduler->runs,
                         scheduler->of,       scheduler->next, scheduler->logits,
                         scheduler->events,   scheduler->ids,  scheduler->rows};
@@ -173,7 +178,7 @@ static bool grow_requests(tamis_scheduler *scheduler) {
 
 tamis_status tamis_scheduler_add(tamis_scheduler *scheduler, const tamis_request *request,
                                  uint64_t *id, tamis_error *error) {
-    TMS_REQUIRE(scheduler, TAMIS_E_ARGUMENT, "scheduler is NULL");
+    TMS_ENTER_SCHEDULER(scheduler);
     TMS_REQUIRE(request, TAMIS_E_ARGUMENT, "request is NULL");
     TMS_REQUIRE(id, TAMIS_E_ARGUMENT, "id is NULL");
     TMS_TRY(check_request(scheduler, request, error));
@@ -193,7 +198,7 @@ void tms_scheduler_forget(tamis_scheduler *scheduler, uint32_t place) {
 }
 
 tamis_status tamis_scheduler_cancel(tamis_scheduler *scheduler, uint64_t id, tamis_error *error) {
-    TMS_REQUIRE(scheduler, TAMIS_E_ARGUMENT, "scheduler is NULL");
+    TMS_ENTER_SCHEDULER(scheduler);
     uint32_t i = 0, n = 0;
     while (i < scheduler->n_requests && scheduler->requests[i]->id != id)
         i++;
@@ -478,7 +483,7 @@ static tamis_status run(tamis_scheduler *scheduler, tamis_error *error) {
 
 tamis_status tamis_scheduler_step(tamis_scheduler *scheduler, const tamis_request_event **events,
                                   uint32_t *n, tamis_error *error) {
-    TMS_REQUIRE(scheduler, TAMIS_E_ARGUMENT, "scheduler is NULL");
+    TMS_ENTER_SCHEDULER(scheduler);
     TMS_REQUIRE(events, TAMIS_E_ARGUMENT, "events is NULL");
     TMS_REQUIRE(n, TAMIS_E_ARGUMENT, "n is NULL");
     TMS_TRY(reserve_events(scheduler, error));

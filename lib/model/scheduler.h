@@ -30,7 +30,7 @@ typedef struct tms_request {
 } tms_request;
 
 struct tamis_scheduler {
-    tamis_runner *runner;
+    tamis_runner *runner; /* NULL: it was destroyed */
     tamis_scheduler_params params;
     tamis_prefixes *prefixes; /* NULL: nothing is shared */
     /* Those that run come before those that wait. */
@@ -52,6 +52,12 @@ struct tamis_scheduler {
     uint8_t fingerprint[16];
     tamis_scheduler_stats stats;
 };
+
+/* The first line of a public call on a scheduler. */
+#define TMS_ENTER_SCHEDULER(scheduler)                                                             \
+    TMS_REQUIRE(scheduler, TAMIS_E_ARGUMENT, "scheduler is NULL");                                 \
+    TMS_REQUIRE((scheduler)->runner, TAMIS_E_STATE, "the scheduler's runner was destroyed");       \
+    TMS_ENTER_RUNNER((scheduler)->runner)
 
 /* ---- Sequences of requests (scheduler_sequences.c) ----------------------------------------------- */
 

@@ -340,11 +340,122 @@ static void beginnings_are_shared(void **state) {
         .tokens = 160, .host_bytes = 1u << 30, .flags = TAMIS_SCHEDULER_SHARE, .max_kept = 3});
 }
 
+static void test_refused(void **state) {
+    (void)state;
+    rig r;
+    const int32_t tokens[3] = {1, 2, 3};
+    const tamis_request_event *events;
+    tamis_scheduler *scheduler = NULL, *other = NULL;
+    uint64_t id = 0;
+    uint32_t n = 7;
+    rig_open(&r, &(rig_params){
+                     .file = "tiny.gguf", .max_sequences = 2, .max_rows = 4, .max_context = 16});
+    tamis_scheduler_params params = {.max_rows = 5};
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "max_rows is 5; the plan's is 4",
+                tamis_scheduler_create(r.runner, &params, &scheduler, &r.error));
+    params = (tamis_scheduler_params){.max_running = 3};
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "max_running is 3; the plan decodes 2 sequences in a step",
+                tamis_scheduler_create(r.runner, &params, &scheduler, &r.error));
+    params = (tamis_scheduler_params){.flags = 64};
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "flags are 0x40",
+                tamis_scheduler_create(r.runner, &params, &scheduler, &r.error));
+    params = (tamis_scheduler_params){.max_kept = 2};
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "max_kept is 2 without TAMIS_SCHEDULER_SHARE",
+                tamis_scheduler_create(r.runner, &params, &scheduler, &r.error));
+    assert_null(scheduler);
+    RIG_OK(&r, tamis_scheduler_create(r.runner, NULL, &scheduler, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_STATE, "the runner has a scheduler already",
+                tamis_scheduler_create(r.runner, NULL, &other, &r.error));
+    tamis_request request = {.tokens = tokens, .n_tokens = 3};
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "max_new is 0",
+                tamis_scheduler_add(scheduler, &request, &id, &r.error));
+    request.max_new = 15;
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "a prompt of 3 tokens and 15 new ones exceed max_context 16",
+                tamis_scheduler_add(scheduler, &request, &id, &r.error));
+    request.max_new = 14;
+    request.n_stops = 1;
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "stops is NULL, n_stops 1",
+                tamis_scheduler_add(scheduler, &request, &id, &r.error));
+    request.n_stops = 0;
+    RIG_OK(&r, tamis_scheduler_step(scheduler, &events, &n, &r.error));
+    assert_int_equal(n, 0);
+    RIG_OK(&r, tamis_scheduler_add(scheduler, &request, &id, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "there is no request 2",
+                tamis_scheduler_cancel(scheduler, 2, &r.error));
+    tamis_runner_destroy(&r.runner);
+    RIG_REFUSED(&r, TAMIS_E_STATE, "the scheduler's runner was destroyed",
+                tamis_scheduler_step(scheduler, &events, &n, &r.error));
+    tamis_scheduler_destroy(&scheduler);
+    rig_close(&r);
+}
+
+/* Ends the second of its tokens with a number of its own. */
+static tamis_status choose(void *user, const float *logits, uint32_t n_vocab, int32_t *token,
+                           tamis_error *error) {
+    int *calls = user;
+    (void)error;
+    assert_true(logits[n_vocab - 1] == logits[n_vocab - 1]);
+    *token = 5;
+    return ++*calls < 3 ? TAMIS_OK : TAMIS_E_STATE;
+}
+
+/* Requests whose tokens are chosen, that meet a stop, and one that is too large for the cache. */
+static void test_ends(void **state) {
+    (void)state;
+    rig r;
+    const int32_t tokens[40] = {1, 2, 3}, stop = 5;
+    const tamis_request_event *events;
+    tamis_scheduler *scheduler = NULL;
+    int calls = 0;
+    uint64_t ids[3];
+    uint32_t n, n_tokens[4] = {0}, seen = 0;
+    tamis_status ends[4] = {TAMIS_OK};
+    rig_open(&r, &(rig_params){.file = "tiny.gguf",
+                               .max_sequences = 2,
+                               .max_rows = 16,
+                               .max_context = 64,
+                               .capacity_tokens = 32});
+    RIG_OK(&r, tamis_scheduler_create(r.runner, NULL, &scheduler, &r.error));
+    tamis_request request = {
+        .tokens = tokens, .n_tokens = 3, .max_new = 9, .choose = choose, .user = &calls};
+    RIG_OK(&r, tamis_scheduler_add(scheduler, &request, &ids[0], &r.error));
+    request = (tamis_request){.tokens = tokens, .n_tokens = 40, .max_new = 2};
+    RIG_OK(&r, tamis_scheduler_add(scheduler, &request, &ids[1], &r.error));
+    request = (tamis_request){.tokens = tokens,
+                              .n_tokens = 3,
+                              .max_new = 9,
+                              .stops = &stop,
+                              .n_stops = 1,
+                              .choose = choose,
+                              .user = &(int){0}};
+    RIG_OK(&r, tamis_scheduler_add(scheduler, &request, &ids[2], &r.error));
+    while (seen < 3) {
+        RIG_OK(&r, tamis_scheduler_step(scheduler, &events, &n, &r.error));
+        for (uint32_t i = 0; i < n; i++) {
+            n_tokens[events[i].id] += events[i].kind == TAMIS_REQUEST_TOKEN;
+            if (events[i].kind != TAMIS_REQUEST_ENDED) continue;
+            ends[events[i].id] = events[i].status;
+            seen++;
+        }
+    }
+    assert_int_equal(n_tokens[ids[0]], 2);
+    assert_int_equal(ends[ids[0]], TAMIS_E_STATE);
+    assert_int_equal(n_tokens[ids[1]], 0);
+    assert_int_equal(ends[ids[1]], TAMIS_E_FULL);
+    assert_int_equal(n_tokens[ids[2]], 1);
+    assert_int_equal(ends[ids[2]], TAMIS_OK);
+    tamis_scheduler_destroy(&scheduler);
+    rig_close(&r);
+}
+
 int main(int argc, char **argv) {
     if (!rig_arguments(argc, argv)) return 2;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_are_given_up), cmocka_unit_test(sequences_are_saved),
-        cmocka_unit_test(some_are_saved_under_quest), cmocka_unit_test(evictions_are_the_same),
-        cmocka_unit_test(beginnings_are_shared)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(pages_are_given_up),
+                                       cmocka_unit_test(sequences_are_saved),
+                                       cmocka_unit_test(some_are_saved_under_quest),
+                                       cmocka_unit_test(evictions_are_the_same),
+                                       cmocka_unit_test(beginnings_are_shared),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_ends)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,13 +55,14 @@ typedef struct tamis_scheduler_params {
     uint64_t reserved[6]; /* 0, else E_ARGUMENT */
 } tamis_scheduler_params;
 
-/* params may be NULL. Errors: E_ARGUMENT (NULL; max_rows or max_running above the plan's; an unknown
+/* params may be NULL. A runner has one scheduler at most (E_STATE). Errors: E_ARGUMENT (NULL; max_rows or max_running above the plan's; an unknown
  * flag; a plan with TAMIS_PLAN_FIXED_LAUNCHES; a reserved field), E_UNSUPPORTED, E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_create(tamis_runner *runner,
                                                                const tamis_scheduler_params *params,
                                                                tamis_scheduler **out,
                                                                tamis_error *error);
-/* Accepts NULL. Removes the sequences of its requests. Before its runner is destroyed. */
+/* Accepts NULL. Removes the sequences of its requests. Where its runner is destroyed before it, they stay in
+ * the cache, and its calls answer E_STATE. */
 TAMIS_API void tamis_scheduler_destroy(tamis_scheduler **scheduler);
 
 /* Draws the next token from logits f32 [n_vocab]. Called within tamis_scheduler_step; it must not call the
@@ -110,10 +111,11 @@ typedef struct tamis_request_event {
 } tamis_request_event;
 
 /* Runs one step, if there are requests. *events is the scheduler's, [*n], valid until its next call; what
- * the step does before it runs comes before its tokens, which come in the order of its rows. *n is 0
- * where nothing is left to do. After an error the requests are as they were, but those that began or
- * were preempted, whose events come with the next step; the call may be repeated: E_NO_MEMORY, E_DEVICE,
- * and what tamis_runner_step answers. Waits. */
+ * the step does before it runs comes before its tokens, which come in the order of its rows. There may
+ * be none: a chunk in the midst of a prompt tells of nothing. Whether requests are left is in
+ * tamis_scheduler_get_stats. After an error the requests are as they were, but those that began or were
+ * preempted, whose events come with the next step; the call may be repeated: E_NO_MEMORY, and what
+ * tamis_runner_step answers. E_DEVICE is for good, as with any call on its context. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_step(tamis_scheduler *scheduler,
                                                              const tamis_request_event **events,
                                                              uint32_t *n, tamis_error *error);
