@@ -104,12 +104,12 @@ typedef struct value_text {
     char text[40];
 } value_text;
 
-static value_text say(form form, uint32_t value) {
+static value_text say(form as, uint32_t value) {
     value_text out;
-    const char *name = form == DTYPE      ? tamis_dtype_name((tamis_dtype)value)
-                       : form == EVICTION ? tamis_eviction_name((tamis_eviction_kind)value)
-                                          : "unknown";
-    if (form == REAL)
+    const char *name = as == DTYPE      ? tamis_dtype_name((tamis_dtype)value)
+                       : as == EVICTION ? tamis_eviction_name((tamis_eviction_kind)value)
+                                        : "unknown";
+    if (as == REAL)
         snprintf(out.text, sizeof out.text, "%.9g", (double)real_of(value));
     else if (strcmp(name, "unknown") == 0)
         snprintf(out.text, sizeof out.text, "%" PRIu32, value);
