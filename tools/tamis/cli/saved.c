@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <tamis/saved.h>
 #include <unistd.h>
 
 /* The head: little-endian numbers, and a sum (FNV-1a) of what stands before it. */
@@ -41,11 +40,6 @@ static uint64_t sum_of(const uint8_t *head) {
     for (int i = 0; i < AT_SUM; i++)
         sum = (sum ^ head[i]) * UINT64_C(0x100000001b3);
     return sum;
-}
-
-static tamis_status fingerprint(cli_session *s, tamis_save_params *params, tamis_error *error) {
-    *params = (tamis_save_params){0};
-    return tamis_model_fingerprint(s->model, params->fingerprint, error);
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -100,13 +94,10 @@ static tamis_status read_head(cli_saved *saved, cli_session *s, FILE *file, tami
 /* A sequence beside the session's empty one, which it then replaces. */
 static tamis_status read_sequence(const cli_saved *saved, cli_session *s, FILE *file,
                                   tamis_error *error) {
-    tamis_save_params params;
     tamis_sequence sequence = 0;
     uint32_t length = 0;
-    tamis_status status = fingerprint(s, &params, error);
-    if (status != TAMIS_OK) return status;
-    status = tamis_plan_restore(tamis_runner_plan(s->runner), &params, read_bytes, file, &sequence,
-                                error);
+    tamis_status status = tamis_plan_restore(tamis_runner_plan(s->runner), &saved->params,
+                                             read_bytes, file, &sequence, error);
     const tamis_error reason = *error;
     if (status == TAMIS_E_IO && feof(file))
         return cli_error(error, TAMIS_E_FORMAT, "%s: ends within its sequence", saved->path);
@@ -119,7 +110,9 @@ static tamis_status read_sequence(const cli_saved *saved, cli_session *s, FILE *
 }
 
 tamis_status cli_saved_restore(cli_saved *saved, cli_session *s, tamis_error *error) {
-    tamis_status status;
+    saved->params = (tamis_save_params){0};
+    tamis_status status = tamis_model_fingerprint(s->model, saved->params.fingerprint, error);
+    if (status != TAMIS_OK) return status;
     FILE *file = open_file(saved->path, &status, error);
     if (file == NULL) return status;
     status = read_head(saved, s, file, error);
@@ -156,7 +149,6 @@ static void make_head(const cli_saved *saved, const cli_session *s, uint8_t head
 }
 
 bool cli_saved_write(const cli_saved *saved, cli_session *s, const char *command) {
-    tamis_save_params params;
     tamis_error error = {0};
     cli_output output;
     uint8_t head[HEAD_BYTES];
@@ -164,15 +156,13 @@ bool cli_saved_write(const cli_saved *saved, cli_session *s, const char *command
         fprintf(stderr, "%s: %s stays as it was: the text was not read to its end\n", command,
                 saved->path);
     if (s->half_read || s->length == 0) return true;
-    tamis_status status = fingerprint(s, &params, &error);
-    if (status != TAMIS_OK) return cli_fail(command, "%s", error.text) == CLI_OK;
     if (!cli_output_open_private(&output, command, saved->path)) return false;
     make_head(saved, s, head);
     errno = 0;
     if (write_bytes(output.file, head, sizeof(head)) != 0)
         return cli_output_fail(&output, command, errno);
-    status = tamis_plan_save(tamis_runner_plan(s->runner), s->sequence, &params, write_bytes,
-                             output.file, &error);
+    const tamis_status status = tamis_plan_save(tamis_runner_plan(s->runner), s->sequence,
+                                                &saved->params, write_bytes, output.file, &error);
     if (status == TAMIS_E_IO && ferror(output.file))
         return cli_output_fail(&output, command, errno);
     if (status == TAMIS_OK) return cli_output_finish(&output, command);
