@@ -46,7 +46,7 @@ static void check_empty(const saved_world *world) {
 }
 
 /* Saved again it has the bytes that were read; but for bounds of another kind than the cache's, and for
- * what a head without bounds says of them. */
+ * what a header without bounds says of them. */
 static void check_again(saved_world *world, tamis_sequence id, const saved_stream *read) {
     const bool bounds = saved_number(read, TMS_SAVED_HAS_BOUNDS) == 1;
     const tamis_save_params params = {.flags = bounds ? TAMIS_SAVE_BOUNDS : 0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session's sequence in a file, from which a later run goes on: a head of this program's own, then
+/* A session's sequence in a file, from which a later run goes on: a header of this program's own, then
  * the sequence as tamis_plan_save writes it. */
 #ifndef CLI_SAVED_H
 #define CLI_SAVED_H
