@@ -229,6 +229,26 @@ static saved_stream small(evict_world *e) {
     return saved_save(e, evict_add(e, 0, 9), &saved_bounded);
 }
 
+/* Slots behind a lane's end, in a page that others have used, hold zeros. */
+static void dead_slots_are_zeros(void **state) {
+    (void)state;
+    const uint32_t row = 64 * sizeof(float);
+    uint8_t page[2 * 8 * 64 * sizeof(float)];
+    evict_world e;
+    saved_stream s = small(&e);
+    const tamis_sequence id = saved_restore(&e, &s);
+    const tms_sequence *sequence = tms_cache_find(e.w.cache, id);
+    const tms_pool *pool = tms_cache_pool(e.w.cache, 0);
+    tms_device *dev = e.w.context->dev;
+    /* The lane's second page holds one of 8 slots. */
+    OK(dev->backend->read(dev, (tms_ref){pool->data, tms_lane_pages(sequence, 0)[1] * sizeof page},
+                          page, sizeof page));
+    for (uint32_t i = 0; i < sizeof page; i++)
+        if (i % (8 * row) >= row) assert_int_equal(page[i], 0);
+    free(s.bytes);
+    evict_close(&e);
+}
+
 /* Every prefix fails, and every byte of a section counts. */
 static void cut_and_damaged_streams(void **state) {
     (void)state;
@@ -456,6 +476,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(other_plans_refuse),
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(gone_pages_are_checked),
+        cmocka_unit_test(dead_slots_are_zeros),
         cmocka_unit_test(cut_and_damaged_streams),
         cmocka_unit_test(other_versions_and_other_files),
         cmocka_unit_test(callbacks_fail),
