@@ -111,7 +111,7 @@ static tamis_status project(void *user, uint32_t layer, const uint32_t *rows, ui
     if (layer == 0) TMS_TRY(embed_rows(b, rows, n, error));
     b->n_before = n;
     *v = (tamis_rows){.buffer = b->runner->buffers[TMS_V], .dtype = TAMIS_F32};
-    return tms_forward_qkv(b->runner, layer, n, error);
+    return tms_forward_qkv(b->runner, layer, (tms_bundle){0, n}, error);
 }
 
 static tamis_status write(void *user, uint32_t layer, tamis_error *error) {
@@ -151,11 +151,12 @@ static tamis_status keep(void *user, uint32_t layer, const uint32_t *rows, const
 
 static tamis_status finish(void *user, uint32_t layer, uint32_t n, tamis_error *error) {
     tamis_runner *runner = ((blending *)user)->runner;
+    const tms_bundle rows = {0, n}, last = {n - 1, 1};
     TMS_TRY(tms_forward_attend(runner, layer, error));
-    TMS_TRY(tms_forward_out(runner, layer, n, error));
-    TMS_TRY(tms_forward_feed(runner, layer, n, error));
+    TMS_TRY(tms_forward_out(runner, layer, rows, error));
+    TMS_TRY(tms_forward_feed(runner, layer, rows, error));
     if (layer + 1 < runner->model->config.n_layers) return TAMIS_OK;
-    return tms_forward_head(runner, n - 1, 1, error);
+    return tms_forward_head(runner, &last, 1, error);
 }
 
 static tamis_status check_parts(blending *b, const tamis_blend_part *parts, uint32_t n_parts,

@@ -3,12 +3,45 @@
  * from its row of the table and from its tensors. */
 #include "lib/model/model.h"
 
+uint64_t tms_activation_width(const tamis_model *model, tms_activation which) {
+    const tms_config *config = &model->config;
+    switch (which) {
+    case TMS_X:
+    case TMS_NORMED:
+        return config->dim;
+    case TMS_ADDEND:
+        return tms_forward_has_addend(model) ? config->dim : 0;
+    case TMS_Q:
+    case TMS_ATTENDED:
+        return (uint64_t)config->n_heads * config->head_dim;
+    case TMS_K:
+    case TMS_V:
+        return (uint64_t)config->n_kv_heads * config->head_dim;
+    case TMS_GATE:
+        return config->ff_dim;
+    case TMS_UP:
+        return config->architecture->plain_ffn ? 0 : config->ff_dim;
+    case TMS_LOGITS:
+        return model->info.n_vocab;
+    default:
+        return 1;
+    }
+}
+
 static tamis_place place_of(const tamis_runner *runner, tms_activation which) {
     return (tamis_place){.buffer = runner->buffers[which]};
 }
 
+/* An activation's rows from `first` on. */
+static tamis_rows rows_from(const tamis_runner *runner, tms_activation which, uint32_t first) {
+    return (tamis_rows){.buffer = runner->buffers[which],
+                        .offset =
+                            first * tms_activation_width(runner->model, which) * sizeof(float),
+                        .dtype = TAMIS_F32};
+}
+
 static tamis_rows rows_of(const tamis_runner *runner, tms_activation which) {
-    return (tamis_rows){.buffer = runner->buffers[which], .dtype = TAMIS_F32};
+    return rows_from(runner, which, 0);
 }
 
 static tamis_place weight_place(const tms_weight *weight) {
@@ -27,15 +60,20 @@ typedef struct projection {
     tms_activation x, y;
     uint32_t n_in, n_out;
     bool accumulate;
+    uint32_t left_out; /* rows of x before the bundle's that y has not */
 } projection;
 
-static tamis_status project(const tamis_runner *runner, const projection *p, uint32_t n_rows,
+static tamis_rows y_of(const tamis_runner *runner, const projection *p, tms_bundle rows) {
+    return rows_from(runner, p->y, rows.first - p->left_out);
+}
+
+static tamis_status project(const tamis_runner *runner, const projection *p, tms_bundle rows,
                             tamis_error *error) {
-    const tamis_linear_params params = {.x = rows_of(runner, p->x),
-                                        .y = rows_of(runner, p->y),
+    const tamis_linear_params params = {.x = rows_from(runner, p->x, rows.first),
+                                        .y = y_of(runner, p, rows),
                                         .w = weight_matrix(p->w),
                                         .bias = {.buffer = p->bias},
-                                        .n_rows = n_rows,
+                                        .n_rows = rows.n,
                                         .n_in = p->n_in,
                                         .n_out = p->n_out,
                                         .accumulate = p->accumulate,
@@ -43,10 +81,10 @@ static tamis_status project(const tamis_runner *runner, const projection *p, uin
     return tamis_op_linear(runner->model->context, &params, error);
 }
 
-static tamis_linear_part part_of(const tamis_runner *runner, const projection *p) {
+static tamis_linear_part part_of(const tamis_runner *runner, const projection *p, tms_bundle rows) {
     return (tamis_linear_part){.w = weight_matrix(p->w),
                                .bias = {.buffer = p->bias},
-                               .y = rows_of(runner, p->y),
+                               .y = y_of(runner, p, rows),
                                .n_out = p->n_out};
 }
 
@@ -59,12 +97,12 @@ typedef struct row_norm {
     bool accumulate;
 } row_norm;
 
-static tamis_status norm_rows(const tamis_runner *runner, const row_norm *n, uint32_t n_rows,
+static tamis_status norm_rows(const tamis_runner *runner, const row_norm *n, tms_bundle rows,
                               tamis_error *error) {
-    const tamis_norm_params params = {.x = rows_of(runner, n->x),
-                                      .y = rows_of(runner, n->y),
+    const tamis_norm_params params = {.x = rows_from(runner, n->x, rows.first),
+                                      .y = rows_from(runner, n->y, rows.first),
                                       .w = {.buffer = n->w},
-                                      .n_rows = n_rows,
+                                      .n_rows = rows.n,
                                       .dim = n->dim,
                                       .eps = runner->model->config.norm_eps,
                                       .kind = n->kind,
@@ -72,38 +110,36 @@ static tamis_status norm_rows(const tamis_runner *runner, const row_norm *n, uin
     return tamis_op_norm(runner->model->context, &params, error);
 }
 
-/* The rows of the residual stream from `first` on. */
-static tamis_status normalise(const tamis_runner *runner, const tms_weight *w, uint32_t first,
-                              uint32_t n_rows, tamis_error *error) {
+/* Rows of the residual stream. */
+static tamis_status normalise(const tamis_runner *runner, const tms_weight *w, tms_bundle rows,
+                              tamis_error *error) {
     const tms_config *config = &runner->model->config;
-    tamis_norm_params params = {.x = rows_of(runner, TMS_X),
-                                .y = rows_of(runner, TMS_NORMED),
-                                .w = weight_place(w),
-                                .n_rows = n_rows,
-                                .dim = config->dim,
-                                .eps = config->norm_eps,
-                                .kind = config->architecture->norm};
-    params.x.offset = (uint64_t)first * config->dim * sizeof(float);
+    const tamis_norm_params params = {.x = rows_from(runner, TMS_X, rows.first),
+                                      .y = rows_from(runner, TMS_NORMED, rows.first),
+                                      .w = weight_place(w),
+                                      .n_rows = rows.n,
+                                      .dim = config->dim,
+                                      .eps = config->norm_eps,
+                                      .kind = config->architecture->norm};
     return tamis_op_norm(runner->model->context, &params, error);
 }
 
 /* Matrices that read the residual stream, which is in TMS_X but where advance_few says otherwise,
- * normalised where the model has a norm there, from row `first` on. Only prompts put what is normalised
- * into TMS_NORMED. */
+ * normalised where the model has a norm there. Only prompts put what is normalised into TMS_NORMED. */
 typedef struct normed {
     const tms_weight *norm;
-    uint32_t first, n_parts;
+    uint32_t n_parts;
     bool gated; /* the activation of part 0, times part 1 if there is one, goes to part 0's rows */
     projection parts[TAMIS_MOST_PARTS];
 } normed;
 
 static tamis_linear_parts_params few_of(const tamis_runner *runner, const normed *p,
-                                        uint32_t n_rows) {
+                                        tms_bundle rows) {
     const tms_config *config = &runner->model->config;
-    tamis_linear_parts_params params = {.x = rows_of(runner, TMS_X),
+    tamis_linear_parts_params params = {.x = rows_from(runner, TMS_X, rows.first),
                                         .norm_w = weight_place(p->norm),
                                         .n_parts = p->n_parts,
-                                        .n_rows = n_rows,
+                                        .n_rows = rows.n,
                                         .n_in = config->dim,
                                         .eps = config->norm_eps,
                                         .gated = p->gated,
@@ -111,38 +147,37 @@ static tamis_linear_parts_params few_of(const tamis_runner *runner, const normed
                                         .norm_kind = config->architecture->norm,
                                         .activation = p->gated ? config->architecture->activation
                                                                : TAMIS_SILU};
-    params.x.offset = (uint64_t)p->first * config->dim * sizeof(float);
     for (uint32_t i = 0; i < p->n_parts; i++) {
-        params.parts[i] = part_of(runner, &p->parts[i]);
+        params.parts[i] = part_of(runner, &p->parts[i], rows);
         if (i > 0 && p->gated) params.parts[i].y = (tamis_rows){0};
     }
     return params;
 }
 
 /* In one launch. */
-static tamis_status project_few(const tamis_runner *runner, const normed *p, uint32_t n_rows,
+static tamis_status project_few(const tamis_runner *runner, const normed *p, tms_bundle rows,
                                 tamis_error *error) {
-    const tamis_linear_parts_params params = few_of(runner, p, n_rows);
+    const tamis_linear_parts_params params = few_of(runner, p, rows);
     return tamis_op_linear_parts(runner->model->context, &params, error);
 }
 
-static tamis_status project_many(const tamis_runner *runner, const normed *p, uint32_t n_rows,
+static tamis_status project_many(const tamis_runner *runner, const normed *p, tms_bundle rows,
                                  tamis_error *error) {
     const bool norms = p->norm->buffer != NULL;
-    if (norms) TMS_TRY(normalise(runner, p->norm, p->first, n_rows, error));
+    if (norms) TMS_TRY(normalise(runner, p->norm, rows, error));
     for (uint32_t i = 0; i < p->n_parts; i++) {
         projection part = p->parts[i];
         part.x = norms ? TMS_NORMED : TMS_X;
-        TMS_TRY(project(runner, &part, n_rows, error));
+        TMS_TRY(project(runner, &part, rows, error));
     }
     if (!p->gated) return TAMIS_OK;
-    const tamis_rows gate = rows_of(runner, p->parts[0].y);
+    const tamis_rows gate = rows_from(runner, p->parts[0].y, rows.first);
     tamis_activate_params activate = {.gate = gate,
                                       .y = gate,
-                                      .n_rows = n_rows,
+                                      .n_rows = rows.n,
                                       .dim = p->parts[0].n_out,
                                       .activation = runner->model->config.architecture->activation};
-    if (p->n_parts == 2) activate.up = rows_of(runner, p->parts[1].y);
+    if (p->n_parts == 2) activate.up = rows_from(runner, p->parts[1].y, rows.first);
     return tamis_op_activate(runner->model->context, &activate, error);
 }
 
@@ -151,10 +186,10 @@ static bool are_few(const tamis_runner *runner, uint32_t n_rows) {
     return (n_rows ? n_rows : runner->build_rows) <= TAMIS_FEW_ROWS;
 }
 
-static tamis_status project_normed(const tamis_runner *runner, const normed *p, uint32_t n_rows,
+static tamis_status project_normed(const tamis_runner *runner, const normed *p, tms_bundle rows,
                                    tamis_error *error) {
-    return are_few(runner, n_rows) ? project_few(runner, p, n_rows, error)
-                                   : project_many(runner, p, n_rows, error);
+    return are_few(runner, rows.n) ? project_few(runner, p, rows, error)
+                                   : project_many(runner, p, rows, error);
 }
 
 static tamis_status observe(tamis_runner *runner, const tamis_attention_rows *rows,
@@ -225,8 +260,12 @@ static projection of_stream(const tamis_runner *runner, uint32_t layer, tms_laye
                             tms_activation y) {
     const tms_layer *of = layer_of(runner, layer);
     const tms_weight *w = &of->weights[matrix];
-    return (projection){
-        w, tms_layer_bias(of, matrix), TMS_NORMED, y, (uint32_t)w->n_in, (uint32_t)w->n_out, false};
+    return (projection){.w = w,
+                        .bias = tms_layer_bias(of, matrix),
+                        .x = TMS_NORMED,
+                        .y = y,
+                        .n_in = (uint32_t)w->n_in,
+                        .n_out = (uint32_t)w->n_out};
 }
 
 static normed qkv_of(const tamis_runner *runner, uint32_t layer) {
@@ -264,13 +303,13 @@ static projection to_stream(const tamis_runner *runner, uint32_t layer, tms_laye
     const tms_layer *of = layer_of(runner, layer);
     const tms_weight *w = &of->weights[matrix];
     const bool directly = !tms_forward_has_addend(runner->model);
-    return (projection){w,
-                        tms_layer_bias(of, matrix),
-                        x,
-                        directly ? TMS_X : TMS_ADDEND,
-                        (uint32_t)w->n_in,
-                        (uint32_t)w->n_out,
-                        directly};
+    return (projection){.w = w,
+                        .bias = tms_layer_bias(of, matrix),
+                        .x = x,
+                        .y = directly ? TMS_X : TMS_ADDEND,
+                        .n_in = (uint32_t)w->n_in,
+                        .n_out = (uint32_t)w->n_out,
+                        .accumulate = directly};
 }
 
 static projection out_of(const tamis_runner *runner, uint32_t layer) {
@@ -308,38 +347,38 @@ static normed gate_up_of(const tamis_runner *runner, uint32_t layer) {
     return of;
 }
 
-static tamis_status norm_if(const tamis_runner *runner, row_norm norm, uint32_t n_rows,
+static tamis_status norm_if(const tamis_runner *runner, row_norm norm, tms_bundle rows,
                             tamis_error *error) {
-    return norm.w ? norm_rows(runner, &norm, n_rows, error) : TAMIS_OK;
+    return norm.w ? norm_rows(runner, &norm, rows, error) : TAMIS_OK;
 }
 
-tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, tms_bundle rows,
                              tamis_error *error) {
     const normed qkv = qkv_of(runner, layer);
-    TMS_TRY(project_normed(runner, &qkv, n_rows, error));
-    TMS_TRY(norm_if(runner, q_norm_of(runner, layer), n_rows, error));
-    return norm_if(runner, k_norm_of(runner, layer), n_rows, error);
+    TMS_TRY(project_normed(runner, &qkv, rows, error));
+    TMS_TRY(norm_if(runner, q_norm_of(runner, layer), rows, error));
+    return norm_if(runner, k_norm_of(runner, layer), rows, error);
 }
 
 /* x += post(W_o · attention(norm(x))). Where attention and feed-forward read the same x, the latter
  * does so before. */
-tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, tms_bundle rows,
                              tamis_error *error) {
     const projection out = out_of(runner, layer);
     const normed gate_up = gate_up_of(runner, layer);
-    if (runner->model->config.parallel) TMS_TRY(project_normed(runner, &gate_up, n_rows, error));
-    TMS_TRY(project(runner, &out, n_rows, error));
-    return norm_if(runner, addend_of(runner, layer, TMS_POST_ATTN_NORM), n_rows, error);
+    if (runner->model->config.parallel) TMS_TRY(project_normed(runner, &gate_up, rows, error));
+    TMS_TRY(project(runner, &out, rows, error));
+    return norm_if(runner, addend_of(runner, layer, TMS_POST_ATTN_NORM), rows, error);
 }
 
 /* x += post(W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x))) */
-tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, tms_bundle rows,
                               tamis_error *error) {
     const normed gate_up = gate_up_of(runner, layer);
     const projection down = down_of(runner, layer);
-    if (!runner->model->config.parallel) TMS_TRY(project_normed(runner, &gate_up, n_rows, error));
-    TMS_TRY(project(runner, &down, n_rows, error));
-    return norm_if(runner, addend_of(runner, layer, TMS_POST_FFN_NORM), n_rows, error);
+    if (!runner->model->config.parallel) TMS_TRY(project_normed(runner, &gate_up, rows, error));
+    TMS_TRY(project(runner, &down, rows, error));
+    return norm_if(runner, addend_of(runner, layer, TMS_POST_FFN_NORM), rows, error);
 }
 
 /* ---- The same in one launch ------------------------------------------------------------------ */
@@ -350,7 +389,8 @@ _Static_assert(TAMIS_MOST_STAGES >= 7, "four products; norms of an addend, of qu
 typedef struct chain {
     const tamis_runner *runner;
     tamis_linear_parts_params stages[TAMIS_MOST_STAGES];
-    uint32_t n, n_rows;
+    uint32_t n;
+    tms_bundle rows;
     tms_activation stream;   /* where the residual stream is */
     const row_norm *pending; /* what it is still to get, or NULL */
 } chain;
@@ -361,10 +401,10 @@ static tamis_linear_parts_params *add_stage(chain *c, const tamis_linear_parts_p
 }
 
 static void add_product(chain *c, const projection *p) {
-    add_stage(c, &(tamis_linear_parts_params){.x = rows_of(c->runner, p->x),
-                                              .parts = {part_of(c->runner, p)},
+    add_stage(c, &(tamis_linear_parts_params){.x = rows_from(c->runner, p->x, c->rows.first),
+                                              .parts = {part_of(c->runner, p, c->rows)},
                                               .n_parts = 1,
-                                              .n_rows = c->n_rows,
+                                              .n_rows = c->rows.n,
                                               .n_in = p->n_in,
                                               .accumulate = p->accumulate,
                                               .build_rows = c->runner->build_rows});
@@ -373,15 +413,15 @@ static void add_product(chain *c, const projection *p) {
 static void set_addend(const chain *c, tamis_linear_parts_params *stage, const row_norm *norm,
                        tms_activation sum) {
     stage->adds = 1;
-    stage->addend = rows_of(c->runner, norm->x);
+    stage->addend = rows_from(c->runner, norm->x, c->rows.first);
     stage->addend_w.buffer = norm->w;
     stage->addend_kind = norm->kind;
-    stage->sum = rows_of(c->runner, sum);
+    stage->sum = rows_from(c->runner, sum, c->rows.first);
 }
 
 /* The addend that the stage is to add to the residual stream. */
 static void add_pending(chain *c, tamis_linear_parts_params *stage) {
-    stage->x = rows_of(c->runner, c->stream);
+    stage->x = rows_from(c->runner, c->stream, c->rows.first);
     if (!c->pending) return;
     c->stream = c->stream == TMS_X ? TMS_NORMED : TMS_X;
     set_addend(c, stage, c->pending, c->stream);
@@ -389,13 +429,13 @@ static void add_pending(chain *c, tamis_linear_parts_params *stage) {
 }
 
 static void add_normed(chain *c, const normed *p) {
-    const tamis_linear_parts_params stage = few_of(c->runner, p, c->n_rows);
+    const tamis_linear_parts_params stage = few_of(c->runner, p, c->rows);
     add_pending(c, add_stage(c, &stage));
 }
 
 /* A stage that is a norm alone. */
 static tamis_linear_parts_params *add_norm(chain *c, uint32_t dim) {
-    return add_stage(c, &(tamis_linear_parts_params){.n_rows = c->n_rows,
+    return add_stage(c, &(tamis_linear_parts_params){.n_rows = c->rows.n,
                                                      .n_in = dim,
                                                      .eps = c->runner->model->config.norm_eps,
                                                      .build_rows = c->runner->build_rows});
@@ -419,7 +459,7 @@ static void add_now(chain *c) {
 }
 
 /* From the attended rows of a layer to q, k and v of the next, if there is one: one op. */
-static tamis_status advance_few(const tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+static tamis_status advance_few(const tamis_runner *runner, uint32_t layer, tms_bundle rows,
                                 tamis_error *error) {
     const bool last = layer + 1 == runner->model->config.n_layers;
     const bool parallel = runner->model->config.parallel;
@@ -429,7 +469,7 @@ static tamis_status advance_few(const tamis_runner *runner, uint32_t layer, uint
     const row_norm post_attn = addend_of(runner, layer, TMS_POST_ATTN_NORM);
     const row_norm post_ffn = addend_of(runner, layer, TMS_POST_FFN_NORM);
     const row_norm q_norm = q_norm_of(runner, next), k_norm = k_norm_of(runner, next);
-    chain c = {.runner = runner, .n_rows = n_rows, .stream = TMS_X};
+    chain c = {.runner = runner, .rows = rows, .stream = TMS_X};
     if (parallel) add_normed(&c, &gate_up);
     add_product(&c, &out);
     add_later(&c, &post_attn);
@@ -450,41 +490,52 @@ static tamis_status advance_few(const tamis_runner *runner, uint32_t layer, uint
     return tamis_op_linear_chain(runner->model->context, &params, error);
 }
 
-static tamis_status advance_many(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+static tamis_status advance_many(tamis_runner *runner, uint32_t layer, tms_bundle rows,
                                  tamis_error *error) {
-    TMS_TRY(tms_forward_out(runner, layer, n_rows, error));
-    TMS_TRY(tms_forward_feed(runner, layer, n_rows, error));
+    TMS_TRY(tms_forward_out(runner, layer, rows, error));
+    TMS_TRY(tms_forward_feed(runner, layer, rows, error));
     if (layer + 1 == runner->model->config.n_layers) return TAMIS_OK;
-    return tms_forward_qkv(runner, layer + 1, n_rows, error);
+    return tms_forward_qkv(runner, layer + 1, rows, error);
 }
 
-static tamis_status advance(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+static tamis_status advance(tamis_runner *runner, uint32_t layer, tms_bundle rows,
                             tamis_error *error) {
-    return are_few(runner, n_rows) ? advance_few(runner, layer, n_rows, error)
-                                   : advance_many(runner, layer, n_rows, error);
+    return are_few(runner, rows.n) ? advance_few(runner, layer, rows, error)
+                                   : advance_many(runner, layer, rows, error);
 }
 
 /* ---- The ends -------------------------------------------------------------------------------- */
 
-/* Logits and their largest entries, of the output rows alone. */
-tamis_status tms_forward_head(tamis_runner *runner, uint32_t first_output, uint32_t n_outputs,
-                              tamis_error *error) {
+static tamis_status make_logits(const tamis_runner *runner, tms_bundle rows, uint32_t to,
+                                tamis_error *error) {
     const tamis_model *model = runner->model;
     const tms_weights *weights = &model->weights;
     const tms_weight *output = weights->output.buffer ? &weights->output : &weights->embed;
-    const uint32_t dim = model->config.dim, n_vocab = model->info.n_vocab;
     tamis_buffer *bias =
         weights->output_folded ? weights->output_folded : weights->output_bias.buffer;
     const normed logits = {.norm = &weights->output_norm,
-                           .first = first_output,
                            .n_parts = 1,
-                           .parts = {{output, bias, TMS_NORMED, TMS_LOGITS, dim, n_vocab, false}}};
+                           .parts = {{.w = output,
+                                      .bias = bias,
+                                      .x = TMS_NORMED,
+                                      .y = TMS_LOGITS,
+                                      .n_in = model->config.dim,
+                                      .n_out = model->info.n_vocab,
+                                      .left_out = rows.first - to}}};
+    return project_normed(runner, &logits, rows, error);
+}
+
+/* Logits and their largest entries, of the output rows alone. */
+tamis_status tms_forward_head(tamis_runner *runner, const tms_bundle *outputs, uint32_t n,
+                              tamis_error *error) {
+    uint32_t n_outputs = 0;
+    for (uint32_t i = 0; i < n; n_outputs += outputs[i++].n)
+        TMS_TRY(make_logits(runner, outputs[i], n_outputs, error));
     const tamis_argmax_params argmax = {.x = rows_of(runner, TMS_LOGITS),
                                         .out = place_of(runner, TMS_NEXT),
                                         .n_rows = n_outputs,
-                                        .dim = n_vocab};
-    TMS_TRY(project_normed(runner, &logits, n_outputs, error));
-    return tamis_op_argmax(model->context, &argmax, error);
+                                        .dim = runner->model->info.n_vocab};
+    return tamis_op_argmax(runner->model->context, &argmax, error);
 }
 
 tamis_status tms_forward_embed(tamis_runner *runner, uint32_t n_rows, tamis_error *error) {
@@ -499,29 +550,42 @@ tamis_status tms_forward_embed(tamis_runner *runner, uint32_t n_rows, tamis_erro
     return tamis_op_embed(model->context, &embed, error);
 }
 
-tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t first_output,
-                              uint32_t n_outputs, tamis_error *error) {
-    TMS_TRY(tms_forward_embed(runner, n_rows, error));
-    TMS_TRY(tms_forward_qkv(runner, 0, n_rows, error));
+/* From each layer's attended rows to the next layer's, bundle by bundle. */
+static tamis_status advance_all(tamis_runner *runner, uint32_t layer, const tms_pass *pass,
+                                tamis_error *error) {
+    for (uint32_t i = 0; i < pass->n_bundles; i++)
+        TMS_TRY(advance(runner, layer, pass->bundles[i], error));
+    return TAMIS_OK;
+}
+
+tamis_status tms_forward_pass(tamis_runner *runner, const tms_pass *pass, tamis_error *error) {
+    TMS_TRY(tms_forward_embed(runner, pass->n_rows, error));
+    for (uint32_t i = 0; i < pass->n_bundles; i++)
+        TMS_TRY(tms_forward_qkv(runner, 0, pass->bundles[i], error));
     for (uint32_t layer = 0; layer < runner->model->config.n_layers; ++layer) {
-        TMS_TRY(read_cache(runner, layer, n_rows, error));
-        TMS_TRY(advance(runner, layer, n_rows, error));
+        TMS_TRY(read_cache(runner, layer, pass->n_rows, error));
+        TMS_TRY(advance_all(runner, layer, pass, error));
     }
-    return n_outputs ? tms_forward_head(runner, first_output, n_outputs, error) : TAMIS_OK;
+    if (pass->n_outputs == 0) return TAMIS_OK;
+    return tms_forward_head(runner, pass->outputs, pass->n_outputs, error);
 }
 
 /* ---- Kernels --------------------------------------------------------------------------------- */
 
-/* Numbers of rows that take the same kernels: 1; up to TAMIS_FEW_ROWS; more. As a bit. */
+/* Numbers of rows that take the same kernels: 1; up to TAMIS_FEW_ROWS; more. As a bit; none: 0. */
 static uint32_t kind_of(uint32_t n_rows) {
+    if (n_rows == 0) return 0;
     return n_rows == 1 ? 1 : n_rows <= TAMIS_FEW_ROWS ? 2 : 4;
 }
 
+/* No rows: what builds kernels. */
+static const tms_bundle none = {0, 0};
+
 static tamis_status build_layers(tamis_runner *runner, tamis_error *error) {
     TMS_TRY(tms_forward_embed(runner, 0, error));
-    TMS_TRY(tms_forward_qkv(runner, 0, 0, error));
+    TMS_TRY(tms_forward_qkv(runner, 0, none, error));
     for (uint32_t layer = 0; layer < runner->model->config.n_layers; ++layer)
-        TMS_TRY(advance(runner, layer, 0, error));
+        TMS_TRY(advance(runner, layer, none, error));
     return TAMIS_OK;
 }
 
@@ -530,9 +594,9 @@ tamis_status tms_forward_build_parts(tamis_runner *runner, tamis_error *error) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         runner->build_rows = kinds[i];
         for (uint32_t layer = 0; layer < runner->model->config.n_layers; ++layer) {
-            TMS_TRY(tms_forward_qkv(runner, layer, 0, error));
-            TMS_TRY(tms_forward_out(runner, layer, 0, error));
-            TMS_TRY(tms_forward_feed(runner, layer, 0, error));
+            TMS_TRY(tms_forward_qkv(runner, layer, none, error));
+            TMS_TRY(tms_forward_out(runner, layer, none, error));
+            TMS_TRY(tms_forward_feed(runner, layer, none, error));
         }
     }
     return tamis_context_wait(runner->model->context, error);
@@ -541,12 +605,12 @@ tamis_status tms_forward_build_parts(tamis_runner *runner, tamis_error *error) {
 tamis_status tms_forward_build(tamis_runner *runner, uint32_t n_rows, uint32_t n_outputs,
                                tamis_error *error) {
     const uint32_t rows = kind_of(n_rows) & ~runner->built;
-    const uint32_t outputs = n_outputs ? kind_of(n_outputs) & ~runner->built_outputs : 0;
+    const uint32_t outputs = kind_of(n_outputs) & ~runner->built_outputs;
     if (!rows && !outputs) return TAMIS_OK;
     runner->build_rows = n_rows;
     if (rows) TMS_TRY(build_layers(runner, error));
     runner->build_rows = n_outputs;
-    if (outputs) TMS_TRY(tms_forward_head(runner, 0, 0, error));
+    if (outputs) TMS_TRY(tms_forward_head(runner, &none, 1, error));
     TMS_TRY(tamis_context_wait(runner->model->context, error));
     runner->built |= rows;
     runner->built_outputs |= outputs;

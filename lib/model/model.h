@@ -69,12 +69,20 @@ typedef enum tms_activation {
     TMS_ADDEND, /* f32 [rows][dim]: what is normalised or scaled, and added to TMS_X; or no rows */
     TMS_GATE,   /* f32 [rows][ff_dim] */
     TMS_UP,     /* f32 [rows][ff_dim] */
-    TMS_LOGITS, /* f32 [sequences][n_vocab] */
+    TMS_LOGITS, /* f32 [outputs][n_vocab] */
     TMS_TOKENS, /* int32 [rows] */
     TMS_POSITIONS, /* int32 [rows] */
-    TMS_NEXT,      /* int32 [sequences] */
+    TMS_NEXT,      /* int32 [outputs] */
     TMS_ACTIVATIONS
 } tms_activation;
+
+/* Elements of a row of an activation; logits and next have a row for each output. All have 4 bytes. */
+uint64_t tms_activation_width(const tamis_model *model, tms_activation which);
+
+/* Consecutive rows of a step that products take together, whatever else is in the step. */
+typedef struct tms_bundle {
+    uint32_t first, n;
+} tms_bundle;
 
 /* Called in every layer before its K and V are written: TMS_K and TMS_V hold n_rows rows as the
  * matrices give them, K before a norm of its heads and before its rotation. */
@@ -89,7 +97,9 @@ struct tamis_runner {
     /* Where an eviction needs output projections that are in blocks; else NULL. */
     tamis_buffer **outputs;         /* [n_layers] widened to f32 */
     tamis_buffer *output_rows;      /* int32 0, 1, 2, ... [dim] */
-    int32_t *positions;             /* [max_rows of the plan], on the host */
+    int32_t *tokens, *positions;    /* [max_rows of the plan], on the host */
+    tms_bundle *bundles, *outs;     /* [max_rows] of a step */
+    uint32_t max_outputs;           /* rows of logits */
     uint32_t n_outputs;             /* rows of logits of the last call; 0 after a failure */
     tamis_runner_observer observer; /* may be NULL */
     void *observer_user;
@@ -106,36 +116,40 @@ struct tamis_runner {
 /* Whether what layers add is normalised or scaled first. */
 bool tms_forward_has_addend(const tamis_model *model);
 
-/* One forward pass over the rows of the plan's open step, whose tokens and positions are on the
- * device. Computes logits and greedy tokens of the rows [first_output, first_output + n_outputs).
- * Enqueues. */
-tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t first_output,
-                              uint32_t n_outputs, tamis_error *error);
+/* The rows of a forward pass. */
+typedef struct tms_pass {
+    uint32_t n_rows, n_bundles, n_outputs; /* n_outputs: bundles */
+    const tms_bundle *bundles;             /* all rows, in order */
+    const tms_bundle *outputs;             /* rows that get logits and greedy tokens, ascending */
+} tms_pass;
 
-/* Builds the kernels of passes of n_rows rows and n_outputs outputs, unless they have been built, and
- * waits. */
+/* One forward pass over the rows of the plan's open step, whose tokens and positions are on the
+ * device. Logits and greedy tokens are packed in the order of the outputs. Enqueues. */
+tamis_status tms_forward_pass(tamis_runner *runner, const tms_pass *pass, tamis_error *error);
+
+/* Builds the kernels of bundles of n_rows rows and of n_outputs outputs, unless they have been built,
+ * and waits; 0: those of neither. */
 tamis_status tms_forward_build(tamis_runner *runner, uint32_t n_rows, uint32_t n_outputs,
                                tamis_error *error);
 /* Builds those of a layer's parts in passes of any number of rows, and waits. */
 tamis_status tms_forward_build_parts(tamis_runner *runner, tamis_error *error);
 
-/* The parts of a pass, of the first n_rows rows of the activations. Each enqueues; 0 rows build the
- * kernels for runner->build_rows. */
+/* The parts of a pass, of rows of the activations. Each enqueues; 0 rows build the kernels for
+ * runner->build_rows. */
 tamis_status tms_forward_embed(tamis_runner *runner, uint32_t n_rows, tamis_error *error);
 /* TMS_Q, TMS_K and TMS_V of the normalised TMS_X. */
-tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, tms_bundle rows,
                              tamis_error *error);
 /* Those, q and k rotated, into the plan's open step; TMS_ATTENDED by TMS_Q. */
 tamis_status tms_forward_write(tamis_runner *runner, uint32_t layer, tamis_error *error);
 tamis_status tms_forward_attend(tamis_runner *runner, uint32_t layer, tamis_error *error);
 /* TMS_X += W_o · TMS_ATTENDED; TMS_X += the feed-forward of the normalised TMS_X. */
-tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, tms_bundle rows,
                              tamis_error *error);
-tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, tms_bundle rows,
                               tamis_error *error);
-/* Logits, before their scale and cap, and greedy tokens of the rows [first_output, first_output +
- * n_outputs). */
-tamis_status tms_forward_head(tamis_runner *runner, uint32_t first_output, uint32_t n_outputs,
+/* Logits, before their scale and cap, and greedy tokens of n bundles of outputs. */
+tamis_status tms_forward_head(tamis_runner *runner, const tms_bundle *outputs, uint32_t n,
                               tamis_error *error);
 
 /* E_ARGUMENT for no tokens, and for one outside the vocabulary. */

@@ -1,38 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs forward passes: prompts in chunks, decode steps of several sequences, greedy decoding. */
+/* A runner: its plan, whose layers attend as the model's, and the buffers of its activations. */
 #include "lib/model/model.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Elements of a row of each activation; logits and next have a row per sequence. All have 4
- * bytes. */
-static uint64_t width_of(const tamis_model *model, tms_activation which) {
-    const tms_config *config = &model->config;
-    switch (which) {
-    case TMS_X:
-    case TMS_NORMED:
-        return config->dim;
-    case TMS_ADDEND:
-        return tms_forward_has_addend(model) ? config->dim : 0;
-    case TMS_Q:
-    case TMS_ATTENDED:
-        return (uint64_t)config->n_heads * config->head_dim;
-    case TMS_K:
-    case TMS_V:
-        return (uint64_t)config->n_kv_heads * config->head_dim;
-    case TMS_GATE:
-        return config->ff_dim;
-    case TMS_UP:
-        return config->architecture->plain_ffn ? 0 : config->ff_dim;
-    case TMS_LOGITS:
-        return model->info.n_vocab;
-    default:
-        return 1;
-    }
-}
 
 static tamis_status check_shapes(const tamis_model *model, const tamis_cache *cache,
                                  const tamis_plan_params *params, tamis_error *error) {
@@ -61,15 +33,23 @@ static tamis_status check_shapes(const tamis_model *model, const tamis_cache *ca
 
 static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
     const tamis_plan_params *limits = &runner->limits;
-    runner->positions = malloc(limits->max_rows * sizeof *runner->positions);
-    TMS_REQUIRE(runner->positions, TAMIS_E_NO_MEMORY, "no memory for %u positions",
-                limits->max_rows);
+    const size_t n = limits->max_rows;
+    runner->max_outputs = limits->max_selected_rows > limits->max_sequences
+                              ? limits->max_selected_rows
+                              : limits->max_sequences;
+    runner->tokens = calloc(n, sizeof *runner->tokens);
+    runner->positions = calloc(n, sizeof *runner->positions);
+    runner->bundles = calloc(n, sizeof *runner->bundles);
+    runner->outs = calloc(n, sizeof *runner->outs);
+    TMS_REQUIRE(runner->tokens && runner->positions && runner->bundles && runner->outs,
+                TAMIS_E_NO_MEMORY, "no memory for the tables of %zu rows", n);
     for (int i = 0; i < TMS_ACTIVATIONS; ++i) {
-        bool by_sequence = i == TMS_LOGITS || i == TMS_NEXT;
-        uint64_t rows = by_sequence ? limits->max_sequences : limits->max_rows;
-        if (width_of(runner->model, i) == 0) continue;
-        TMS_TRY(tamis_buffer_create(runner->model->context, rows * width_of(runner->model, i) * 4,
-                                    &runner->buffers[i], error));
+        const bool of_outputs = i == TMS_LOGITS || i == TMS_NEXT;
+        const uint64_t rows = of_outputs ? runner->max_outputs : limits->max_rows,
+                       width = tms_activation_width(runner->model, i);
+        if (width == 0) continue;
+        TMS_TRY(tamis_buffer_create(runner->model->context, rows * width * 4, &runner->buffers[i],
+                                    error));
     }
     return TAMIS_OK;
 }
@@ -239,7 +219,10 @@ void tamis_runner_destroy(tamis_runner **runner) {
     tamis_buffer_destroy(&(*runner)->output_rows);
     for (int i = 0; i < TMS_ACTIVATIONS; ++i)
         tamis_buffer_destroy(&(*runner)->buffers[i]);
+    free((*runner)->tokens);
     free((*runner)->positions);
+    free((*runner)->bundles);
+    free((*runner)->outs);
     tms_model_let_go((*runner)->model);
     free(*runner);
     *runner = NULL;
@@ -252,9 +235,9 @@ tamis_status tamis_runner_build(tamis_runner *runner, uint32_t n_rows, uint32_t 
     const tamis_plan_params *limits = &runner->limits;
     TMS_REQUIRE(n_rows > 0 && n_rows <= limits->max_rows, TAMIS_E_ARGUMENT, "n_rows is %u: 1 to %u",
                 n_rows, limits->max_rows);
-    TMS_REQUIRE(n_outputs <= n_rows && n_outputs <= limits->max_sequences, TAMIS_E_ARGUMENT,
-                "n_outputs is %u, of %u rows; max_sequences is %u", n_outputs, n_rows,
-                limits->max_sequences);
+    TMS_REQUIRE(n_outputs <= n_rows && n_outputs <= runner->max_outputs, TAMIS_E_ARGUMENT,
+                "n_outputs is %u, of %u rows; a step has at most %u", n_outputs, n_rows,
+                runner->max_outputs);
     return tms_forward_build(runner, n_rows, n_outputs, error);
 }
 
@@ -272,211 +255,4 @@ void tamis_runner_watch(tamis_runner *runner, tamis_runner_watcher watcher, void
     if (!runner) return;
     runner->watcher = watcher;
     runner->watcher_user = user;
-}
-
-/* ---- Steps ----------------------------------------------------------------------------------- */
-
-tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
-                              tamis_error *error) {
-    TMS_REQUIRE(tokens, TAMIS_E_ARGUMENT, "tokens is NULL");
-    TMS_REQUIRE(count > 0, TAMIS_E_ARGUMENT, "no tokens are given");
-    for (size_t i = 0; i < count; ++i)
-        TMS_REQUIRE(tokens[i] >= 0 && (uint32_t)tokens[i] < runner->model->info.n_vocab,
-                    TAMIS_E_ARGUMENT, "token %d at place %zu is outside the vocabulary of %u",
-                    tokens[i], i, runner->model->info.n_vocab);
-    return TAMIS_OK;
-}
-
-tamis_status tms_check_as_model(const tamis_runner *runner, tamis_error *error) {
-    const tamis_attention *a = &runner->limits.attention;
-    TMS_REQUIRE(runner->as_model, TAMIS_E_UNSUPPORTED,
-                "the runner has scale %g, soft cap %g, sliding window %u, chunk %u, which are not all "
-                "the model's own: its K and V are not those of the model",
-                (double)a->scale, (double)a->soft_cap, a->sliding_window, a->chunk);
-    TMS_REQUIRE(!tms_model_has_long(runner->model), TAMIS_E_UNSUPPORTED,
-                "stored chunks of a %s model with long and short factors: their K and V depend on "
-                "max_context",
-                runner->model->config.architecture->info.name);
-    return TAMIS_OK;
-}
-
-/* Uploads tokens and runner->positions, runs the forward pass, ends the step. */
-static tamis_status fill_step(tamis_runner *runner, const int32_t *tokens, uint32_t n_rows,
-                              uint32_t n_outputs, tamis_error *error) {
-    const uint64_t bytes = n_rows * sizeof *tokens;
-    TMS_TRY(tamis_buffer_write(runner->buffers[TMS_TOKENS], 0, tokens, bytes, error));
-    TMS_TRY(tamis_buffer_write(runner->buffers[TMS_POSITIONS], 0, runner->positions, bytes, error));
-    TMS_TRY(tms_forward_pass(runner, n_rows, n_rows - n_outputs, n_outputs, error));
-    return tamis_plan_step_end(runner->plan, error);
-}
-
-/* Adds to the reason of a failure that its step is still open. */
-static void note_open_step(tamis_error *error) {
-    if (!error) return;
-    const size_t used = strlen(error->text);
-    snprintf(error->text + used, sizeof error->text - used, "; the step could not be taken back");
-}
-
-/* Builds the kernels that are missing and runs one whole step; after a failure the sequences are as
- * they were. The outputs are those of the last n_outputs rows. Device errors that arrive later are
- * returned by tms_read_next. */
-static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const int32_t *tokens,
-                             uint32_t n_rows, uint32_t n_outputs, tamis_error *error) {
-    TMS_TRY(tms_forward_build(runner, n_rows, n_outputs, error));
-    TMS_TRY(tamis_plan_step_begin(runner->plan, step, error));
-    const tamis_status status = fill_step(runner, tokens, n_rows, n_outputs, error);
-    if (status != TAMIS_OK && tamis_plan_step_cancel(runner->plan, NULL) != TAMIS_OK)
-        note_open_step(error);
-    return status;
-}
-
-/* Whether a single row of the sequence must take a token's place: the eviction acts in every step,
- * the sequence has been evicted from, and its longest lane holds the budget. */
-static tamis_status stays_full(const tamis_runner *runner, tamis_sequence sequence, bool *full,
-                               tamis_error *error) {
-    const tamis_eviction *eviction = &runner->limits.eviction;
-    const tamis_model_info *info = &runner->model->info;
-    uint32_t evicted_at = 0, longest = 0;
-    *full = false;
-    if (eviction->every != 1) return TAMIS_OK;
-    TMS_TRY(tamis_cache_length(runner->cache, sequence, NULL, &evicted_at, error));
-    for (uint32_t layer = 0; evicted_at && layer < info->n_layers; layer++)
-        for (uint32_t head = 0; head < info->n_kv_heads; head++) {
-            uint32_t length = 0;
-            TMS_TRY(tamis_cache_lane_length(runner->cache, sequence, layer, head, &length, error));
-            if (length > longest) longest = length;
-        }
-    *full = evicted_at && longest == eviction->budget;
-    return TAMIS_OK;
-}
-
-tamis_status tms_run_rows(tamis_runner *runner, tamis_sequence sequence, uint32_t first,
-                          const int32_t *tokens, uint32_t n_rows, uint32_t n_outputs,
-                          tamis_error *error) {
-    bool full = false;
-    if (n_rows == 1) TMS_TRY(stays_full(runner, sequence, &full, error));
-    const tamis_step step = {.sequences = &sequence, .rows = &n_rows, .count = 1, .exact = !full};
-    for (uint32_t i = 0; i < n_rows; ++i)
-        runner->positions[i] = (int32_t)(first + i);
-    return run_step(runner, &step, tokens, n_rows, n_outputs, error);
-}
-
-/* Waits, and copies the greedy tokens to `next` unless it is NULL. The step has ended: after a
- * failure its tokens stay. */
-tamis_status tms_read_next(tamis_runner *runner, uint32_t n_outputs, int32_t *next,
-                           tamis_error *error) {
-    TMS_TRY(tamis_context_wait(runner->model->context, error));
-    if (next)
-        TMS_TRY(
-            tamis_buffer_read(runner->buffers[TMS_NEXT], 0, next, n_outputs * sizeof *next, error));
-    runner->n_outputs = n_outputs;
-    return TAMIS_OK;
-}
-
-/* Tells the watcher, if there is one, when the chunk has been read. */
-static tamis_status tell_watcher(tamis_runner *runner, size_t done, size_t count,
-                                 tamis_error *error) {
-    if (!runner->watcher) return TAMIS_OK;
-    TMS_TRY(tamis_context_wait(runner->model->context, error));
-    return runner->watcher(runner->watcher_user, done, count, error);
-}
-
-/* Whether the runner evicts from sequences by itself, at a prompt's end and later. */
-static bool evicts(const tamis_runner *runner) {
-    tamis_eviction_kind kind = runner->limits.eviction.kind;
-    return kind != TAMIS_EVICT_NONE && kind != TAMIS_EVICT_CALLER;
-}
-
-tamis_status tms_evict_prompt(tamis_runner *runner, tamis_sequence sequence, tamis_error *error) {
-    if (!evicts(runner)) return TAMIS_OK;
-    TMS_TRY(tamis_plan_evict(runner->plan, sequence, NULL, error));
-    return tamis_context_wait(runner->model->context, error);
-}
-
-/* Evicts from the sequences that have grown by `every` tokens since their last eviction, and
- * waits. */
-static tamis_status evict_due(tamis_runner *runner, const tamis_sequence *sequences, uint32_t count,
-                              tamis_error *error) {
-    uint32_t every = runner->limits.eviction.every;
-    if (!evicts(runner) || every < 2) return TAMIS_OK;
-    for (uint32_t i = 0; i < count; ++i) {
-        uint32_t length = 0, evicted_at = 0;
-        TMS_TRY(tamis_cache_length(runner->cache, sequences[i], &length, &evicted_at, error));
-        if (length - evicted_at >= every)
-            TMS_TRY(tamis_plan_evict(runner->plan, sequences[i], NULL, error));
-    }
-    return tamis_context_wait(runner->model->context, error);
-}
-
-tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
-                                  const int32_t *tokens, size_t count, int32_t *next,
-                                  tamis_error *error) {
-    TMS_ENTER_RUNNER(runner);
-    uint32_t length = 0;
-    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
-    const tamis_plan_params *limits = &runner->limits;
-    runner->n_outputs = 0;
-    TMS_TRY(tamis_cache_length(runner->cache, sequence, &length, NULL, error));
-    TMS_TRY(tms_check_tokens(runner, tokens, count, error));
-    TMS_REQUIRE(length <= limits->max_context && count <= limits->max_context - length,
-                TAMIS_E_ARGUMENT,
-                "the prompt has %zu tokens behind the sequence's %u; max_context is %u", count,
-                length, limits->max_context);
-    for (size_t done = 0; done < count;) {
-        size_t left = count - done;
-        uint32_t rows = left < limits->max_rows ? (uint32_t)left : limits->max_rows;
-        const uint32_t first = length + (uint32_t)done;
-        TMS_TRY(tms_run_rows(runner, sequence, first, tokens + done, rows, rows == left, error));
-        done += rows;
-        TMS_TRY(tell_watcher(runner, done, count, error));
-    }
-    /* The caller gets the step's results, even if the eviction fails. */
-    TMS_TRY(tms_read_next(runner, 1, next, error));
-    return tms_evict_prompt(runner, sequence, error);
-}
-
-tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *sequences,
-                                 uint32_t count, const int32_t *tokens, int32_t *next,
-                                 tamis_error *error) {
-    TMS_ENTER_RUNNER(runner);
-    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
-    const tamis_plan_params *limits = &runner->limits;
-    runner->n_outputs = 0;
-    TMS_TRY(tms_check_tokens(runner, tokens, count, error));
-    TMS_REQUIRE(sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
-    TMS_REQUIRE(count <= limits->max_sequences && count <= limits->max_rows, TAMIS_E_ARGUMENT,
-                "%u sequences are given; max_sequences is %u, max_rows %u", count,
-                limits->max_sequences, limits->max_rows);
-    for (uint32_t i = 0; i < count; ++i) {
-        uint32_t length = 0;
-        TMS_TRY(tamis_cache_length(runner->cache, sequences[i], &length, NULL, error));
-        runner->positions[i] = (int32_t)length;
-    }
-    const tamis_step step = {.sequences = sequences, .count = count};
-    TMS_TRY(run_step(runner, &step, tokens, count, count, error));
-    TMS_TRY(tms_read_next(runner, count, next, error));
-    return evict_due(runner, sequences, count, error);
-}
-
-/* The scale and the cap of logits. Both are monotone: greedy tokens need neither. */
-static void finish_logits(const tms_config *config, uint32_t n, float *logits) {
-    const float scale = config->logit_scale, cap = config->logit_cap;
-    for (uint32_t i = 0; i < n && scale != 1; ++i)
-        logits[i] *= scale;
-    for (uint32_t i = 0; i < n && cap != 0; ++i)
-        logits[i] = cap * tanhf(logits[i] / cap);
-}
-
-tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row, float *logits,
-                                 tamis_error *error) {
-    TMS_ENTER_RUNNER(runner);
-    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
-    TMS_REQUIRE(logits, TAMIS_E_ARGUMENT, "logits is NULL");
-    uint64_t bytes = (uint64_t)runner->model->info.n_vocab * sizeof *logits;
-    TMS_REQUIRE(runner->n_outputs > 0, TAMIS_E_STATE, "the last call left no logits");
-    TMS_REQUIRE(row < runner->n_outputs, TAMIS_E_ARGUMENT, "row %u of %u rows of logits", row,
-                runner->n_outputs);
-    TMS_TRY(tamis_buffer_read(runner->buffers[TMS_LOGITS], row * bytes, logits, bytes, error));
-    finish_logits(&runner->model->config, runner->model->info.n_vocab, logits);
-    return TAMIS_OK;
 }

@@ -88,6 +88,17 @@ static tamis_status replace_rows(tamis_plan *plan, const tms_replace_rows *p, ta
     return TAMIS_OK;
 }
 
+/* Some rows that are not exact, which come first, take the slots of evicted tokens. */
+static tamis_status put_sections(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
+                                 tamis_error *error) {
+    const tms_write_rows first = tms_template_write_section(&plan->templates, layer, 0, write);
+    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &first);
+    TMS_TRY(replace_rows(plan, &replace, error));
+    if (plan->step.n_sections == 1) return TAMIS_OK;
+    const tms_write_rows exact = tms_template_write_section(&plan->templates, layer, 1, write);
+    return put_rows(plan, &exact, error);
+}
+
 static void begin_write(tamis_plan *plan, uint32_t layer) {
     plan->step.layers[layer].begun = true;
     tms_loads_lose_present(&plan->loads, layer);
@@ -109,9 +120,8 @@ static tamis_status end_write(tamis_plan *plan, uint32_t layer, tamis_error *err
 /* Enqueues the write of rows that have been checked, with what comes before and behind it. */
 static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_rows write,
                                   tamis_error *error) {
-    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &write);
     begin_write(plan, layer);
-    TMS_TRY(plan->step.layers[layer].n_staying > 0 ? replace_rows(plan, &replace, error)
+    TMS_TRY(plan->step.layers[layer].n_staying > 0 ? put_sections(plan, layer, &write, error)
                                                    : put_rows(plan, &write, error));
     if (plan->setup.needs.feed == TMS_FEED_KEYS)
         TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
@@ -252,12 +262,13 @@ tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_e
     return TAMIS_OK;
 }
 
-/* Whether the layer's rows read the pages of lists; *path is the counter of such rows. */
-static bool is_listed(tamis_plan *plan, uint32_t layer, const tms_batch *rows, uint64_t **path) {
+/* Whether the rows of a section read the pages of lists; *path is the counter of such rows. */
+static bool is_listed(tamis_plan *plan, uint32_t layer, uint32_t section, const tms_batch *rows,
+                      uint64_t **path) {
     tamis_plan_counters *c = &plan->counters;
     const uint32_t n = tms_batch_entries(rows, plan->setup.cache->params.page_size);
     *path = &c->rows_selected;
-    if (plan->step.exact)
+    if (plan->step.sections[section].exact)
         *path = &c->rows_exact;
     else if (!tms_setup_lists(&plan->setup, layer))
         *path = &c->rows_full;
@@ -304,14 +315,15 @@ static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, co
     return TAMIS_OK;
 }
 
-/* Adds what the attend of a layer read to the counters. */
-static void count_read(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {
+/* Adds what the attend of a section read in a layer to the counters. */
+static void count_read(tamis_plan *plan, uint32_t layer, const tms_section *section, bool listed,
+                       bool fused) {
     const tamis_cache *cache = plan->setup.cache;
     tamis_plan_counters *c = &plan->counters;
     uint64_t k = plan->setup.reading.k, read = 0, full = 0, bounded = 0, massed = 0;
-    if (fused) c->rows_fused += plan->step.n_rows;
-    if (plan->step.exact) return;
-    for (uint32_t row = 0; row < plan->step.n_rows; row++)
+    if (fused) c->rows_fused += section->n_rows;
+    if (section->exact) return;
+    for (uint32_t row = section->first_row; row < section->first_row + section->n_rows; row++)
         for (uint32_t h = 0; h < cache->params.n_kv_heads; h++) {
             uint32_t visible = tms_step_visible(&plan->step, layer, row, h);
             const uint32_t first =
@@ -332,18 +344,22 @@ static void count_read(tamis_plan *plan, uint32_t layer, bool listed, bool fused
     c->bounds_bytes_read += bounded * cache->size.bounds_bytes + massed * key_bytes;
 }
 
-static void count_attended(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {
-    count_read(plan, layer, listed, fused);
+/* Behind the attend of a section; that of the first one comes first. */
+static void count_attended(tamis_plan *plan, uint32_t layer, uint32_t section, bool listed,
+                           bool fused) {
+    const tms_section *of = &plan->step.sections[section];
+    count_read(plan, layer, of, listed, fused);
+    if (section == 0) plan->templates.n_listed = listed ? of->n_rows : 0;
     plan->templates.attended = true;
-    plan->templates.listed = listed;
     plan->templates.attended_layer = layer;
 }
 
+/* For the first section: rows that read lists are in no other. */
 static void fill_random(const tamis_plan *plan, uint32_t layer, uint32_t stride) {
     const tms_step *step = &plan->step;
     const tamis_cache_params *cache = &plan->setup.cache->params;
     float *scores = plan->templates.score_host;
-    for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
+    for (uint32_t i = 0, row = 0; i < step->sections[0].n_sequences; i++) {
         uint32_t rows = step->growth[i].rows, first = step->growth[i].sequence->length - rows;
         for (uint32_t j = 0; j < rows; j++, row++)
             for (uint32_t h = 0; h < cache->n_kv_heads; h++, scores += stride) {
@@ -402,9 +418,10 @@ static tamis_status run_fused(tamis_plan *plan, tms_sparse_attend *p, tamis_erro
 }
 
 /* *observed: whether rows' weights went where the eviction wants them, too. */
-static tamis_status run_attend(tamis_plan *plan, uint32_t layer, const tms_attend *attend,
-                               bool *observed, tamis_error *error) {
-    const tms_observed_attend p = {*attend, tms_in_step_observe(&plan->in_step, layer, attend)};
+static tamis_status run_attend(tamis_plan *plan, uint32_t layer, uint32_t section,
+                               const tms_attend *attend, bool *observed, tamis_error *error) {
+    const tms_observed_attend p = {*attend,
+                                   tms_in_step_observe(&plan->in_step, layer, section, attend)};
     *observed =
         attend->logits.mem && may_fuse(plan) && !tms_observed_attend_refusal(plan->setup.dev, &p);
     /* A failed launch may have added them. */
@@ -416,24 +433,48 @@ static tamis_status run_attend(tamis_plan *plan, uint32_t layer, const tms_atten
     return TAMIS_OK;
 }
 
-static tamis_status run_listed(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p, bool fused,
-                               bool *observed, tamis_error *error) {
+static tamis_status run_listed(tamis_plan *plan, uint32_t layer, uint32_t section,
+                               tms_sparse_attend *p, bool fused, bool *observed,
+                               tamis_error *error) {
     if (fused) return run_fused(plan, p, error);
     TMS_TRY(score(plan, layer, p, error));
     RUN(plan, select_us, select, &p->select);
-    return run_attend(plan, layer, &p->attend, observed, error);
+    return run_attend(plan, layer, section, &p->attend, observed, error);
 }
 
-/* How a layer's rows attend: p.attend alone, or by lists. */
+/* How the rows of a section attend in a layer: p.attend alone, or by lists. */
 typedef struct attending {
+    uint32_t section;
     tms_sparse_attend p;
     bool listed;
     uint64_t *path; /* the counter of such rows */
 } attending;
 
-/* Checks a layer that is about to be attended, and the caller's rows. */
+/* The caller's rows from a section's first one on. */
+static tms_matrix rows_of(const tms_section *section, tms_matrix rows) {
+    rows.ref.offset += section->first_row * rows.stride * sizeof(float);
+    return rows;
+}
+
+static attending attend_section(tamis_plan *plan, uint32_t layer, uint32_t section, tms_matrix q,
+                                tms_matrix out) {
+    const tms_section *of = &plan->step.sections[section];
+    attending a = {
+        section, {.attend = tms_template_attend(&plan->templates, layer, section)}, false, NULL};
+    a.listed = is_listed(plan, layer, section, &a.p.attend.batch, &a.path);
+    if (a.listed) {
+        a.p = tms_template_sparse(&plan->templates, layer, section);
+        a.p.score.q = rows_of(of, q);
+    }
+    a.p.attend.q = rows_of(of, q);
+    a.p.attend.out = rows_of(of, out);
+    return a;
+}
+
+/* Checks a layer that is about to be attended, and the caller's rows; a: [n_sections]. */
 static tamis_status check_attending(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
-                                    const tamis_rows *out, attending *a, tamis_error *error) {
+                                    const tamis_rows *out, attending a[TMS_STEP_SECTIONS],
+                                    tamis_error *error) {
     tms_matrix q_rows, out_rows;
     TMS_REQUIRE(plan->setup.needs.feed != TMS_FEED_SUM || !plan->step.layers[layer].fed,
                 TAMIS_E_STATE,
@@ -441,57 +482,61 @@ static tamis_status check_attending(tamis_plan *plan, uint32_t layer, const tami
                 "twice",
                 layer, plan->setup.needs.entry->name);
     TMS_TRY(check_attend(plan, q, out, &q_rows, &out_rows, error));
-    *a = (attending){.p = {.attend = tms_template_attend(&plan->templates, layer)}};
-    a->listed = is_listed(plan, layer, &a->p.attend.batch, &a->path);
-    if (a->listed) {
-        a->p = tms_template_sparse(&plan->templates, layer);
-        a->p.score.q = q_rows;
-    }
-    a->p.attend.q = q_rows;
-    a->p.attend.out = out_rows;
+    for (uint32_t section = 0; section < plan->step.n_sections; section++)
+        a[section] = attend_section(plan, layer, section, q_rows, out_rows);
     return TAMIS_OK;
 }
 
 static void end_attending(tamis_plan *plan, uint32_t layer, const attending *a, bool fused) {
-    plan->step.layers[layer].attended = true;
-    *a->path += plan->step.n_rows;
-    count_attended(plan, layer, a->listed, fused);
+    *a->path += plan->step.sections[a->section].n_rows;
+    count_attended(plan, layer, a->section, a->listed, fused);
 }
 
-static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, attending *a,
-                                   tamis_error *error) {
+static tamis_status enqueue_section(tamis_plan *plan, uint32_t layer, attending *a,
+                                    tamis_error *error) {
     tms_step *step = &plan->step;
     tms_attend *attend = &a->p.attend;
+    const uint32_t section = a->section;
     bool observed = false, fused = false;
-    plan->templates.attended = false;
     if (tms_in_step_observes(&plan->in_step))
-        TIME(plan, observe_us, tms_in_step_ask_weights(&plan->in_step, a->listed, attend, error));
+        TIME(plan, observe_us,
+             tms_in_step_ask_weights(&plan->in_step, section, a->listed, attend, error));
     if (plan->sight.first) /* else there is nothing to time */
-        TIME(plan, attend_us, tms_sight_find(&plan->sight, step, layer, &attend->batch, error));
+        TIME(plan, attend_us,
+             tms_sight_find(&plan->sight, step, layer, section, &attend->batch, error));
     if (a->listed) {
         fused = tms_template_fuses(&plan->templates, &a->p);
-        TMS_TRY(run_listed(plan, layer, &a->p, fused, &observed, error));
+        TMS_TRY(run_listed(plan, layer, section, &a->p, fused, &observed, error));
     } else if (plan->setup.needs.rotation) {
-        TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, attend, error));
+        TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, section, attend, error));
     } else {
-        TMS_TRY(run_attend(plan, layer, attend, &observed, error));
+        TMS_TRY(run_attend(plan, layer, section, attend, &observed, error));
     }
     step->layers[layer].fed |= tms_needs_weights(&plan->setup.needs);
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us,
-             tms_in_step_use_weights(&plan->in_step, layer, attend, observed, error));
+             tms_in_step_use_weights(&plan->in_step, layer, section, attend, observed, error));
     end_attending(plan, layer, a, fused);
+    return TAMIS_OK;
+}
+
+static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, attending *a,
+                                   tamis_error *error) {
+    plan->templates.attended = false;
+    for (uint32_t section = 0; section < plan->step.n_sections; section++)
+        TMS_TRY(enqueue_section(plan, layer, &a[section], error));
+    plan->step.layers[layer].attended = true;
     return TAMIS_OK;
 }
 
 tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
                                const tamis_rows *out, tamis_error *error) {
     TMS_ENTER(plan);
-    attending a;
+    attending a[TMS_STEP_SECTIONS];
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
     TMS_TRY(tms_plan_check_held(plan, layer, error));
-    TMS_TRY(check_attending(plan, layer, q, out, &a, error));
-    return enqueue_attend(plan, layer, &a, error);
+    TMS_TRY(check_attending(plan, layer, q, out, a, error));
+    return enqueue_attend(plan, layer, a, error);
 }
 
 /* ---- Write and attend ------------------------------------------------------------------------- */
@@ -514,9 +559,9 @@ static tamis_status check_written_beside(const tamis_plan *plan, const tamis_rot
 static bool nothing_between(const tamis_plan *plan, uint32_t layer) {
     const tms_step *step = &plan->step;
     const bool decodes = step->n_rows == step->n_sequences && step->n_rows == step->n_begun;
-    return decodes && step->layers[layer].n_staying == 0 && !plan->sight.first &&
-           !plan->setup.needs.rotation && plan->setup.needs.feed != TMS_FEED_KEYS &&
-           !tms_in_step_observes(&plan->in_step);
+    return decodes && step->n_sections == 1 && step->layers[layer].n_staying == 0 &&
+           !plan->sight.first && !plan->setup.needs.rotation &&
+           plan->setup.needs.feed != TMS_FEED_KEYS && !tms_in_step_observes(&plan->in_step);
 }
 
 /* In one launch, if there is one for the case: *done. */
@@ -537,6 +582,7 @@ static tamis_status write_and_attend(tamis_plan *plan, uint32_t layer, const tms
         RUN(plan, attend_us, write_attend, &all);
     TMS_TRY(end_write(plan, layer, error));
     end_attending(plan, layer, a, a->listed);
+    plan->step.layers[layer].attended = true;
     return TAMIS_OK;
 }
 
@@ -545,15 +591,15 @@ tamis_status tamis_plan_write_attend(tamis_plan *plan, uint32_t layer,
                                      tamis_error *error) {
     TMS_ENTER(plan);
     tms_write_rows write;
-    attending a;
+    attending a[TMS_STEP_SECTIONS];
     bool done = false;
     TMS_TRY(check_write_rotated(plan, layer, rows, &write, error));
-    TMS_TRY(check_attending(plan, layer, &rows->q, out, &a, error));
-    TMS_TRY(check_written_beside(plan, rows, &write, out, &a.p.attend.out, error));
-    TMS_TRY(write_and_attend(plan, layer, &write, &a, &done, error));
+    TMS_TRY(check_attending(plan, layer, &rows->q, out, a, error));
+    TMS_TRY(check_written_beside(plan, rows, &write, out, &a[0].p.attend.out, error));
+    TMS_TRY(write_and_attend(plan, layer, &write, &a[0], &done, error));
     if (done) return TAMIS_OK;
     TMS_TRY(enqueue_write(plan, layer, write, error));
-    return enqueue_attend(plan, layer, &a, error);
+    return enqueue_attend(plan, layer, a, error);
 }
 
 /* A graph serves the step only if it was recorded with as many rows, from which the places of the
@@ -584,11 +630,11 @@ tamis_status tamis_plan_step_mark_replayed(tamis_plan *plan, tamis_error *error)
     TMS_TRY(check_replayed(plan, error));
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++) {
         uint64_t *path = NULL;
-        tms_sparse_attend p = tms_template_sparse(&plan->templates, layer);
-        bool listed = is_listed(plan, layer, &p.attend.batch, &path);
+        tms_sparse_attend p = tms_template_sparse(&plan->templates, layer, 0);
+        bool listed = is_listed(plan, layer, 0, &p.attend.batch, &path);
         *path += plan->step.n_rows;
         count_written(plan, layer);
-        count_attended(plan, layer, listed, listed && tms_template_fuses(&plan->templates, &p));
+        count_attended(plan, layer, 0, listed, listed && tms_template_fuses(&plan->templates, &p));
     }
     return TAMIS_OK;
 }
@@ -600,7 +646,7 @@ static tamis_status read_list(const tamis_plan *plan, uint32_t row, uint32_t kv_
                               tamis_error *error) {
     tms_device *dev = plan->setup.dev;
     tms_lists lists =
-        tms_template_sparse(&plan->templates, plan->templates.attended_layer).select.lists;
+        tms_template_sparse(&plan->templates, plan->templates.attended_layer, 0).select.lists;
     uint64_t entry = (uint64_t)row * plan->setup.cache->params.n_kv_heads + kv_head;
     uint32_t n = 0;
     lists.count.offset += entry * sizeof n;
@@ -627,7 +673,8 @@ tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t k
     TMS_REQUIRE(kv_head < plan->setup.cache->params.n_kv_heads, TAMIS_E_ARGUMENT,
                 "kv_head %" PRIu32 " is not below %" PRIu32, kv_head,
                 plan->setup.cache->params.n_kv_heads);
-    if (plan->templates.listed) return read_list(plan, row, kv_head, pages, capacity, count, error);
+    if (row < plan->templates.n_listed)
+        return read_list(plan, row, kv_head, pages, capacity, count, error);
     const uint32_t layer = plan->templates.attended_layer;
     uint32_t first;
     TMS_TRY(tms_sight_read_first_page(&plan->sight, &plan->step, layer, row, kv_head, &first, error));

@@ -7,21 +7,28 @@
 
 /* ---- Begin ----------------------------------------------------------------------------------- */
 
+/* How many sequences, the first ones, are not exact. */
+static uint32_t selected_of(const tamis_step *in) {
+    if (in->exact) return 0;
+    return in->exact_from ? in->exact_from : in->count;
+}
+
 /* Checks the sequences and puts them into the step; marks the first `*n` as taken. */
 static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
                             tamis_error *error) {
     const tamis_plan_params *p = &plan->setup.params;
-    uint64_t total = 0;
+    const uint32_t n_selected = selected_of(in);
+    uint64_t total = 0, selected = 0;
     for (*n = 0; *n < in->count; ++*n) {
         tamis_sequence id = in->sequences[*n];
         uint32_t rows = in->rows ? in->rows[*n] : 1;
+        const bool exact = *n >= n_selected;
         tms_sequence *sequence = tms_cache_find(plan->setup.cache, id);
         TMS_REQUIRE(sequence, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, id);
         TMS_REQUIRE(!sequence->in_step, TAMIS_E_ARGUMENT,
                     "sequence %" PRIu64 " comes twice in the step", id);
         TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu64 " brings no rows", id);
-        TMS_REQUIRE(rows == 1 || in->exact || !(p->flags & TAMIS_PLAN_FIXED_LAUNCHES),
-                    TAMIS_E_ARGUMENT,
+        TMS_REQUIRE(rows == 1 || exact || !(p->flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_ARGUMENT,
                     "sequence %" PRIu64 " brings %" PRIu32
                     " rows: a step that is not exact brings one under TAMIS_PLAN_FIXED_LAUNCHES",
                     id, rows);
@@ -30,6 +37,7 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
                     " exceed max_context %" PRIu32,
                     rows, sequence->length, id, p->max_context);
         total += rows;
+        selected += exact ? 0 : rows;
         TMS_REQUIRE(total <= p->max_rows, TAMIS_E_ARGUMENT,
                     "the step's first %" PRIu32 " sequences bring %" PRIu64
                     " rows, which exceed max_rows %" PRIu32,
@@ -39,14 +47,28 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
                     plan->setup.needs.entry->name);
         TMS_TRY(tms_sight_check_held(&plan->sight, sequence, sequence->length, error));
         plan->step.sequences[*n] = sequence;
-        TMS_TRY(tms_in_step_growth(&plan->in_step, sequence, rows, in->exact,
-                                   &plan->step.growth[*n], error));
+        TMS_TRY(tms_in_step_growth(&plan->in_step, sequence, rows, exact, &plan->step.growth[*n],
+                                   error));
         sequence->in_step = true;
     }
-    TMS_REQUIRE(
-        in->exact || !plan->setup.reading.listed || total <= p->max_selected_rows, TAMIS_E_ARGUMENT,
-        "%" PRIu64 " rows go through the selection, which exceed max_selected_rows %" PRIu32, total,
-        p->max_selected_rows);
+    TMS_REQUIRE(!plan->setup.reading.listed || selected <= p->max_selected_rows, TAMIS_E_ARGUMENT,
+                "%" PRIu64
+                " rows go through the selection, which exceed max_selected_rows %" PRIu32,
+                selected, p->max_selected_rows);
+    return TAMIS_OK;
+}
+
+static tamis_status check_mixed(const tamis_plan *plan, const tamis_step *in, tamis_error *error) {
+    if (in->exact_from == 0) return TAMIS_OK;
+    TMS_REQUIRE(!in->exact, TAMIS_E_ARGUMENT,
+                "exact_from is %" PRIu32 " in a step that is exact as a whole", in->exact_from);
+    TMS_REQUIRE(in->exact_from < in->count, TAMIS_E_ARGUMENT,
+                "exact_from is %" PRIu32 ": the step has %" PRIu32 " sequences", in->exact_from,
+                in->count);
+    TMS_REQUIRE(!(plan->setup.params.flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_ARGUMENT,
+                "exact_from is %" PRIu32 ": under TAMIS_PLAN_FIXED_LAUNCHES a step is exact as a "
+                "whole or not at all",
+                in->exact_from);
     return TAMIS_OK;
 }
 
@@ -54,12 +76,15 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_err
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(in, TAMIS_E_ARGUMENT, "step is NULL");
     TMS_REQUIRE_RESERVED(in, tamis_step);
+    TMS_REQUIRE(in->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_step is %" PRIu32 "; it must be 0", in->reserved32);
     TMS_REQUIRE(!plan->setup.cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
     TMS_REQUIRE(in->sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
     TMS_REQUIRE(in->count > 0, TAMIS_E_ARGUMENT, "the step has no sequences");
     TMS_REQUIRE(in->count <= plan->setup.params.max_sequences, TAMIS_E_ARGUMENT,
                 "%" PRIu32 " sequences exceed max_sequences %" PRIu32, in->count,
                 plan->setup.params.max_sequences);
+    TMS_TRY(check_mixed(plan, in, error));
     uint32_t n = 0;
     tamis_status status = collect(plan, in, &n, error);
     for (uint32_t i = 0; i < n; i++)
@@ -120,12 +145,12 @@ static tamis_status copy_shared(const tamis_plan *plan, tamis_error *error) {
 }
 
 /* Uploads everything that the device needs before the first layer. */
-static tamis_status upload(tamis_plan *plan, bool exact, tamis_error *error) {
+static tamis_status upload(tamis_plan *plan, uint32_t n_selected, tamis_error *error) {
     tms_step *step = &plan->step;
     uint32_t n = step->n_sequences;
     TMS_TRY(tms_query_rings_bring(&plan->rings, step->sequences, n, step->ring, error));
     TMS_TRY(tms_page_table_bring(&plan->table, step->sequences, n, step->table_row, error));
-    tms_step_fill(step, exact);
+    tms_step_fill(step, n_selected);
     tms_loads_clear(&plan->loads);
     TMS_TRY(tms_arena_send(&step->tables, plan->setup.dev, 0, step->at.end, error));
     return copy_shared(plan, error);
@@ -139,7 +164,7 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis
     TMS_TRY(tms_cache_reserve(cache, step->growth, in->count, &step->copies, error));
     step->n_sequences = in->count;
     plan->templates.attended = false;
-    const tamis_status status = upload(plan, in->exact, error);
+    const tamis_status status = upload(plan, selected_of(in), error);
     if (status != TAMIS_OK) {
         tms_cache_rollback(cache, step->growth, step->n_sequences, false);
         return status;

@@ -271,19 +271,20 @@ static tamis_status warm_replace(tms_device *dev, const tms_replace_rows *p, tam
 /* Launches what the eviction adds to decode steps and to other steps in a layer, with no rows. */
 static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *error) {
     tms_write_rows write = tms_template_write(&plan->templates, layer);
-    tms_attend attend = tms_template_attend(&plan->templates, layer);
-    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &write);
+    tms_attend attend = tms_template_attend(&plan->templates, layer, 0);
+    const tms_write_rows first = tms_template_write_section(&plan->templates, layer, 0, &write);
+    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &first);
     attend.q.stride = attend.out.stride = tms_setup_width(&plan->setup);
     for (int exact = 0; exact <= 1; exact++) {
         tms_attend observed = attend;
-        plan->step.exact = exact;
+        plan->step.exact = plan->step.sections[0].exact = exact;
         if (plan->setup.needs.in_place) TMS_TRY(warm_replace(plan->setup.dev, &replace, error));
         TMS_TRY(tms_in_step_score_rows(&plan->in_step, &write, error));
-        TMS_TRY(tms_in_step_ask_weights(&plan->in_step, false, &observed, error));
+        TMS_TRY(tms_in_step_ask_weights(&plan->in_step, 0, false, &observed, error));
         TMS_TRY(tms_run_attend(plan->setup.dev, &observed, error));
-        TMS_TRY(tms_in_step_use_weights(&plan->in_step, layer, &observed, false, error));
+        TMS_TRY(tms_in_step_use_weights(&plan->in_step, layer, 0, &observed, false, error));
     }
-    if (plan->setup.needs.rotation) TMS_TRY(tms_reindex_attend(&plan->reindex, &attend, error));
+    if (plan->setup.needs.rotation) TMS_TRY(tms_reindex_attend(&plan->reindex, 0, &attend, error));
     return TAMIS_OK;
 }
 

@@ -31,23 +31,35 @@ static void fill_stays(const tms_in_step *e, const tms_step *step) {
                                step->growth[i].rows;
 }
 
-/* Lists the rows whose weights go to scores: all rows of a sequence, or its last. */
+/* Lists the rows of a section whose weights go to scores: all rows of a sequence, or its last. */
+static void fill_spans(tms_in_step *e, const tms_step *step, uint32_t p) {
+    const tms_section *section = &step->sections[p];
+    int32_t *span = step->tables.host + e->item_spans + 2 * (uint64_t)section->first_sequence;
+    uint32_t first = 0;
+    e->max_span[p] = 1;
+    for (uint32_t i = 0; i < section->n_sequences; i++, span += 2) {
+        const uint32_t rows = step->n_kept[section->first_sequence + i],
+                       fed = e->setup->needs.feed == TMS_FEED_SUM ? rows : 1;
+        span[0] = (int32_t)(first + rows - fed);
+        span[1] = (int32_t)fed;
+        if (fed > e->max_span[p]) e->max_span[p] = fed;
+        first += rows;
+    }
+}
+
+/* The sequences whose rows' weights go to scores. */
 static void fill_items(tms_in_step *e, const tms_step *step) {
     const tms_setup *setup = e->setup;
-    uint32_t heads = setup->cache->params.n_kv_heads, n = step->n_sequences, first = 0;
-    int32_t *host = step->tables.host, *spans = host + e->item_spans;
-    e->max_span = 1;
+    uint32_t heads = setup->cache->params.n_kv_heads, n = step->n_sequences;
+    int32_t *host = step->tables.host;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t rows = step->n_kept[i], fed = setup->needs.feed == TMS_FEED_SUM ? rows : 1;
-        spans[2 * i] = (int32_t)(first + rows - fed);
-        spans[2 * i + 1] = (int32_t)fed;
         host[e->item_seq + i] = (int32_t)step->table_row[i];
         for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++)
             host[e->item_visible + (lane / heads * n + i) * heads + lane % heads] =
                 (int32_t)step->sequences[i]->lanes[lane].length;
-        if (fed > e->max_span) e->max_span = fed;
-        first += rows;
     }
+    for (uint32_t p = 0; p < step->n_sections; p++)
+        fill_spans(e, step, p);
 }
 
 static void fill(void *room, const tms_step *step) {
@@ -213,28 +225,30 @@ bool tms_in_step_observes(const tms_in_step *e) {
     return tms_needs_weights(&e->setup->needs) || tms_step_keeps_queries(e->step);
 }
 
-tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_attend *attend,
-                                     tamis_error *error) {
+tamis_status tms_in_step_ask_weights(const tms_in_step *e, uint32_t section, bool listed,
+                                     tms_attend *attend, tamis_error *error) {
     if (!tms_needs_weights(&e->setup->needs)) return TAMIS_OK;
     attend->lse = (tms_ref){e->lse, 0};
-    if (e->step->exact) return TAMIS_OK;
+    if (e->step->sections[section].exact) return TAMIS_OK;
     attend->logits = (tms_ref){e->logits, 0};
     /* As long as the step's longest lane, which fits the memory. */
     attend->logit_stride = tms_align_ints(attend->batch.max_visible);
-    if (!listed || e->step->n_rows == 0) return TAMIS_OK;
+    if (!listed || attend->batch.n_rows == 0) return TAMIS_OK;
     /* The logits of pages that are not read are -inf, which adds nothing. */
-    const uint64_t rows = (uint64_t)e->step->n_rows * attend->batch.n_heads;
+    const uint64_t rows = (uint64_t)attend->batch.n_rows * attend->batch.n_heads;
     return tms_device_fill(e->setup->dev, attend->logits, 0xFF800000u,
                            rows * attend->logit_stride * sizeof(float), error);
 }
 
-tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, const tms_attend *attend) {
+tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, uint32_t section,
+                                const tms_attend *attend) {
     const tms_step *step = e->step;
+    const tms_section *of = &step->sections[section];
     const bool newest = e->setup->needs.feed == TMS_FEED_NEWEST;
     tms_observe observe = tms_template_observe(attend);
-    observe.n_items = step->n_rows ? step->n_sequences : 0;
-    observe.max_span = e->max_span ? e->max_span : 1;
-    observe.spans = tms_step_table(step, e->item_spans);
+    observe.n_items = step->n_rows ? of->n_sequences : 0;
+    observe.max_span = e->max_span[section] ? e->max_span[section] : 1;
+    observe.spans = tms_step_table(step, e->item_spans + 2 * (uint64_t)of->first_sequence);
     observe.group = newest ? TAMIS_GROUP_MEAN : TAMIS_GROUP_SUM;
     observe.accumulate = !newest;
     observe.values = newest ? (tms_values){{e->newest, 0}, e->stride}
@@ -243,33 +257,35 @@ tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, const tms_
 }
 
 /* The mean over all heads of the layer to the scores of all of its lanes. */
-static tamis_status put_newest(const tms_in_step *e, uint32_t layer, const tms_observe *observe,
-                               tamis_error *error) {
+static tamis_status put_newest(const tms_in_step *e, uint32_t layer, uint32_t section,
+                               const tms_observe *observe, tamis_error *error) {
     const tms_step *step = e->step;
+    const uint32_t first = step->sections[section].first_sequence;
     tms_fuse mean = {.batch = observe->batch,
                      .kind = TMS_FUSE_MEAN_OF_HEADS,
                      .x = observe->values,
                      .out = {tms_cache_planes(e->setup->cache, layer).scores, 0},
                      .page_size = observe->kv.page_size};
-    uint64_t entry = (uint64_t)layer * step->n_sequences * mean.batch.n_kv_heads;
+    uint64_t entry = ((uint64_t)layer * step->n_sequences + first) * mean.batch.n_kv_heads;
     mean.batch.n_rows = observe->n_items;
     mean.batch.first = (tms_ref){NULL, 0}; /* of the step's rows, which are not items */
-    mean.batch.row_seq = tms_step_table(step, e->item_seq);
+    mean.batch.row_seq = tms_step_table(step, e->item_seq + first);
     mean.batch.visible = tms_step_table(step, e->item_visible + entry);
     return tms_run_fuse(e->setup->dev, &mean, error);
 }
 
-tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend,
-                                     bool observed, tamis_error *error) {
+tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer, uint32_t section,
+                                     const tms_attend *attend, bool observed, tamis_error *error) {
     const tms_step *step = e->step;
     if (tms_needs_weights(&e->setup->needs)) {
-        const tms_observe observe = tms_in_step_observe(e, layer, attend);
+        const tms_observe observe = tms_in_step_observe(e, layer, section, attend);
         if (!observed) TMS_TRY(tms_run_observe(e->setup->dev, &observe, error));
-        if (e->setup->needs.feed == TMS_FEED_NEWEST) TMS_TRY(put_newest(e, layer, &observe, error));
-        e->counters->rows_observed += step->n_rows;
+        if (e->setup->needs.feed == TMS_FEED_NEWEST)
+            TMS_TRY(put_newest(e, layer, section, &observe, error));
+        e->counters->rows_observed += attend->batch.n_rows;
     }
     if (!tms_step_keeps_queries(step)) return TAMIS_OK;
-    return tms_query_rings_keep(e->rings, step, layer, attend->q, error);
+    return tms_query_rings_keep(e->rings, step, layer, section, attend->q, error);
 }
 
 /* ---- What scores are worth ------------------------------------------------------------------- */

@@ -20,9 +20,10 @@ typedef struct tms_in_step {
     tms_mem *changed; /* int32 [max_sequences][n_kv_heads] pages whose tokens are replaced */
     uint64_t stays;   /* [n_layers][n_rows][n_kv_heads], evicting in place */
     /* For the sequences of a step whose weights go to scores: rows of the page table [n], (first,
-     * number) of those query rows [n][2], and visible [n_layers][n][n_kv_heads] */
+     * number) of those query rows [n][2], which are counted from their section's first row, and visible [n_layers][n][n_kv_heads] */
     uint64_t item_seq, item_spans, item_visible;
-    uint32_t max_span; /* the most of those query rows of a sequence */
+    uint32_t
+        max_span[TMS_STEP_SECTIONS]; /* the most of those query rows of a sequence, by sections */
 } tms_in_step;
 
 /* Its tables in the step's. */
@@ -37,8 +38,9 @@ void tms_in_step_destroy(tms_in_step *e);
 tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, uint32_t rows,
                                 bool exact, tms_growth *out, tamis_error *error);
 
-/* Where a layer has lanes that stay at their length: finding slots in them, writing the rows there, and
- * the bounds of the pages that hold the slots. Without replace_rows, the three are run one by one. */
+/* Where a layer has lanes that stay at their length: finding slots in them, writing the first section's
+ * rows there, and the bounds of the pages that hold the slots. Without replace_rows, the three are run
+ * one by one. */
 tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer,
                                      const tms_write_rows *write);
 
@@ -49,15 +51,16 @@ tamis_status tms_in_step_score_rows(const tms_in_step *e, const tms_write_rows *
 /* Whether the eviction needs weights or queries of the open step's attends; else the next two calls
  * do nothing. */
 bool tms_in_step_observes(const tms_in_step *e);
-/* What a layer's attend has to write beside its out, for weights. */
-tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_attend *attend,
-                                     tamis_error *error);
+/* What the attend of a section in a layer has to write beside its out, for weights. */
+tamis_status tms_in_step_ask_weights(const tms_in_step *e, uint32_t section, bool listed,
+                                     tms_attend *attend, tamis_error *error);
 /* The launch that weighs its rows, from the step's own logits or from the keys. */
-tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, const tms_attend *attend);
+tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, uint32_t section,
+                                const tms_attend *attend);
 /* After attend: rows' weights to the plane of scores, queries to the rings. observed: the attend has
  * weighed its rows. */
-tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend,
-                                     bool observed, tamis_error *error);
+tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer, uint32_t section,
+                                     const tms_attend *attend, bool observed, tamis_error *error);
 
 /* Records in the sequences' history, at the step's end or when it was cancelled, whose weights or
  * keys the scores now hold. whole: every layer was attended; a step that has ended has written all

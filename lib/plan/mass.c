@@ -45,7 +45,7 @@ void tms_masses_destroy(tms_masses *m) {
 static tms_attend attend_of(const tms_masses *m, uint32_t layer, const tms_matrix *q,
                             uint32_t first, uint32_t n) {
     const uint64_t width = tms_setup_width(m->setup);
-    tms_attend attend = tms_template_attend(m->templates, layer);
+    tms_attend attend = tms_template_attend(m->templates, layer, 0);
     tms_batch *batch = &attend.batch;
     const uint64_t owner = (uint64_t)first * batch->n_kv_heads;
     attend.q = *q;
@@ -114,9 +114,9 @@ static void add_values(const tms_masses *m, uint32_t layer, uint64_t stride, dou
 tamis_status tms_masses_add(const tms_masses *m, uint32_t layer, const tms_matrix *q, uint32_t last,
                             double *mass, tamis_error *error) {
     const uint32_t heads = m->setup->cache->params.n_kv_heads, end = m->step->n_rows;
-    const uint64_t stride = tms_align_ints(m->step->layers[layer].max_visible);
-    const tms_batch all = tms_template_attend(m->templates, layer).batch;
-    TMS_TRY(tms_sight_find(m->templates->sight, m->step, layer, &all, error));
+    const uint64_t stride = tms_align_ints(m->step->layers[layer].max_visible[0]);
+    const tms_batch all = tms_template_attend(m->templates, layer, 0).batch;
+    TMS_TRY(tms_sight_find(m->templates->sight, m->step, layer, 0, &all, error));
     /* The newest rows first: their lane ends last, so they write every slot; the others add to these. */
     for (uint32_t left = last, n; left > 0; left -= n) {
         n = left < TMS_TILE_ROWS ? left : TMS_TILE_ROWS;

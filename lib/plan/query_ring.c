@@ -127,8 +127,38 @@ tamis_status tms_query_rings_check(const tms_query_rings *rings, const tms_seque
 
 /* ---- Who has which ring ---------------------------------------------------------------------- */
 
+/* Marks the rings that hold queries of sequences of the cache. */
+static void mark_needed(tms_query_rings *rings) {
+    const tamis_cache *cache = rings->setup->cache;
+    for (uint32_t r = 0; r < rings->setup->params.max_sequences; r++)
+        rings->rings[r].needed = false;
+    for (uint32_t i = 0; i < cache->sequence_capacity; i++) {
+        uint32_t end;
+        const uint32_t r =
+            cache->sequences[i] ? holder_of(rings, cache->sequences[i], &end) : NO_RING;
+        if (r != NO_RING) rings->rings[r].needed = true;
+    }
+}
+
+/* Whether a ring is given away before another: if no sequence's queries are in it, or if it was not used
+ * for longer. */
+static bool goes_before(const tms_query_ring *a, const tms_query_ring *b) {
+    return a->needed != b->needed ? !a->needed : a->used < b->used;
+}
+
+/* Makes a ring vacant that was not used in this call. */
+static void vacate_one(tms_query_rings *rings, uint64_t now) {
+    tms_query_ring *first = NULL;
+    for (uint32_t r = 0; r < rings->setup->params.max_sequences; r++) {
+        tms_query_ring *ring = &rings->rings[r];
+        if (ring->used < now && (!first || goes_before(ring, first))) first = ring;
+    }
+    first->used = now;
+    first->vacant = true;
+}
+
 /* Finds for every sequence the queries that rings hold of it, and the ring that it has. For those
- * without a ring, the rings that were not used for the longest time become vacant. */
+ * without a ring, others become vacant. */
 static void vacate(tms_query_rings *rings, tms_sequence *const *sequences, uint32_t n,
                    uint32_t *index) {
     uint64_t now = ++rings->n_brought;
@@ -137,13 +167,12 @@ static void vacate(tms_query_rings *rings, tms_sequence *const *sequences, uint3
         index[i] = find(rings, sequences[i]->id);
         if (index[i] != NO_RING) rings->rings[index[i]].used = now;
     }
+    bool marked = false;
     for (uint32_t i = 0; i < n; i++) {
         if (index[i] != NO_RING) continue;
-        tms_query_ring *oldest = rings->rings;
-        for (uint32_t r = 1; r < rings->setup->params.max_sequences; r++)
-            if (rings->rings[r].used < oldest->used) oldest = &rings->rings[r];
-        oldest->used = now;
-        oldest->vacant = true;
+        if (!marked) mark_needed(rings);
+        marked = true;
+        vacate_one(rings, now);
     }
 }
 
@@ -206,13 +235,16 @@ void tms_query_rings_drop(tms_query_rings *rings, uint32_t ring) {
 }
 
 tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
-                                  uint32_t layer, tms_matrix q, tamis_error *error) {
+                                  uint32_t layer, uint32_t section, tms_matrix q,
+                                  tamis_error *error) {
+    const tms_section *rows = &step->sections[section];
     uint64_t width = tms_setup_width(rings->setup);
     const tms_scatter_rows scatter = {.x = q,
                                       .y = {ring_ref(rings, layer, 0), width},
-                                      .n_rows = step->n_rows,
+                                      .n_rows = rows->n_rows,
                                       .width = (uint32_t)width,
-                                      .index = tms_step_table(step, rings->places)};
+                                      .index =
+                                          tms_step_table(step, rings->places + rows->first_row)};
     return tms_run_scatter_rows(rings->setup->dev, &scatter, error);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The last `window` query rows of sequences, by which an eviction scores. There are max_sequences
- * rings, for the sequences that were in a step last. The row of position p is at place p mod
- * window. */
+ * rings, for the sequences that were in a step last; those of removed sequences are given away first.
+ * The row of position p is at place p mod window. */
 #ifndef TMS_PLAN_QUERY_RING_H
 #define TMS_PLAN_QUERY_RING_H
 
@@ -14,7 +14,8 @@ typedef struct tms_query_ring {
     uint64_t used;     /* number of the last call of tms_query_rings_bring that used it */
     uint64_t mark;     /* of the sequence's cuts at that call; 0: the ring holds nothing */
     uint32_t from, to;
-    bool vacant; /* while rings are assigned: its sequence loses it */
+    /* While rings are assigned: some sequence's queries are in it; its sequence loses it. */
+    bool needed, vacant;
 } tms_query_ring;
 
 /* Queries of a sequence that a ring holds, which may be an ancestor's. */
@@ -53,9 +54,10 @@ void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring);
 /* Takes a ring from its sequence: it is the next to be given out. */
 void tms_query_rings_drop(tms_query_rings *rings, uint32_t ring);
 
-/* Puts the step's queries of a layer into their places. */
+/* Puts the queries of a section of the step, in a layer, into their places. */
 tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
-                                  uint32_t layer, tms_matrix q, tamis_error *error);
+                                  uint32_t layer, uint32_t section, tms_matrix q,
+                                  tamis_error *error);
 
 /* The queries of a sequence that are known, for saving it; from == to: none. */
 tms_kept_queries tms_query_rings_known(const tms_query_rings *rings, const tms_sequence *sequence);

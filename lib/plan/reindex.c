@@ -31,7 +31,7 @@ static void fill(void *room, const tms_step *step) {
         const tms_sequence *sequence = step->sequences[i];
         const uint32_t gap = sequence->length - sequence->lanes[0].length;
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
-            index[row] = (int32_t)row;
+            index[row] = (int32_t)(row - tms_step_section_of(step, i)->first_row);
             delta[row] = -(int32_t)gap;
             for (uint32_t h = 0; h < heads; h++) {
                 const uint32_t visible = tms_step_visible(step, 0, row, h);
@@ -98,28 +98,32 @@ static tamis_status turn(const tms_reindex *reindex, const tms_attend *attend,
     return tms_run_rotate(reindex->setup->dev, &rotate, error);
 }
 
-/* One of the two attends: over the sinks, or over what is behind them. */
-static tamis_status attend_part(const tms_reindex *reindex, const tms_attend *attend,
-                                const reindex_parts *parts, int part, tamis_error *error) {
+/* One of the two attends: over the sinks, or over what is behind them. entry: of the first row in tables
+ * of (row, KV head). */
+static tamis_status attend_half(const tms_reindex *reindex, const tms_attend *attend,
+                                const reindex_parts *parts, uint64_t entry, int half,
+                                tamis_error *error) {
     tms_attend p = *attend;
-    p.out = parts->outs[part];
-    p.lse = parts->lses[part];
-    if (part == 0) {
+    p.out = parts->outs[half];
+    p.lse = parts->lses[half];
+    if (half == 0) {
         p.q = parts->turned;
-        p.batch.visible = tms_step_table(reindex->step, reindex->near);
+        p.batch.visible = tms_step_table(reindex->step, reindex->near + entry);
     } else {
-        p.batch.first = tms_step_table(reindex->step, reindex->far);
+        p.batch.first = tms_step_table(reindex->step, reindex->far + entry);
         p.logit.sinks = (tms_ref){NULL, 0}; /* the merged state has those of the other part */
     }
     return tms_run_attend(reindex->setup->dev, &p, error);
 }
 
-tamis_status tms_reindex_attend(const tms_reindex *reindex, const tms_attend *attend,
-                                tamis_error *error) {
+tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t section,
+                                const tms_attend *attend, tamis_error *error) {
     const reindex_parts parts = lay_out(reindex, attend);
     const tms_step *step = reindex->step;
-    const tms_ref index = tms_step_table(step, reindex->index);
-    const tms_ref delta = tms_step_table(step, reindex->delta);
+    const uint64_t first = step->sections[section].first_row,
+                   entry = first * attend->batch.n_kv_heads;
+    const tms_ref index = tms_step_table(step, reindex->index + first);
+    const tms_ref delta = tms_step_table(step, reindex->delta + first);
     const tms_merge merge = {.n_parts = 2,
                              .n = attend->batch.n_rows * attend->batch.n_heads,
                              .dim = attend->kv.head_dim,
@@ -132,8 +136,8 @@ tamis_status tms_reindex_attend(const tms_reindex *reindex, const tms_attend *at
                                    .width = (uint32_t)parts.merged.stride,
                                    .index = index};
     TMS_TRY(turn(reindex, attend, &parts, index, delta, error));
-    TMS_TRY(attend_part(reindex, attend, &parts, 0, error));
-    TMS_TRY(attend_part(reindex, attend, &parts, 1, error));
+    TMS_TRY(attend_half(reindex, attend, &parts, entry, 0, error));
+    TMS_TRY(attend_half(reindex, attend, &parts, entry, 1, error));
     TMS_TRY(tms_run_merge(reindex->setup->dev, &merge, error));
     return tms_run_scatter_rows(reindex->setup->dev, &copy, error);
 }

@@ -17,7 +17,7 @@ typedef struct tms_reindex {
     tms_life *held;
     uint32_t n_rot;
     tamis_pairing pairing;
-    /* index [n_rows], delta [n_rows]; [n_rows][n_kv_heads] how many sinks a row sees, its first slot
+    /* index [n_rows] in its section, delta [n_rows]; [n_rows][n_kv_heads] how many sinks a row sees, its first slot
      * behind them */
     uint64_t index, delta, near, far;
 } tms_reindex;
@@ -29,8 +29,8 @@ tms_step_room tms_reindex_room(tms_reindex *reindex);
 tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error);
 void tms_reindex_destroy(tms_reindex *reindex);
 
-/* In the place of a layer's attend. */
-tamis_status tms_reindex_attend(const tms_reindex *reindex, const tms_attend *attend,
-                                tamis_error *error);
+/* In the place of the attend of a section in a layer. */
+tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t section,
+                                const tms_attend *attend, tamis_error *error);
 
 #endif

@@ -128,11 +128,12 @@ tamis_status tms_sight_seek(const tms_sight *sight, uint32_t layer, const tms_ba
 }
 
 tamis_status tms_sight_find(const tms_sight *sight, const tms_step *step, uint32_t layer,
-                            const tms_batch *batch, tamis_error *error) {
+                            uint32_t section, const tms_batch *batch, tamis_error *error) {
     const tms_sight_kind *kind = tms_sight_of(sight, layer);
     if (!kind || !sight->first) return TAMIS_OK;
-    return tms_sight_seek(sight, layer, batch, tms_step_table(step, kind->table),
-                          (tms_ref){sight->first, 0}, batch->n_kv_heads, 1, error);
+    return tms_sight_seek(sight, layer, batch,
+                          tms_step_table(step, kind->table + step->sections[section].first_row),
+                          batch->first, batch->n_kv_heads, 1, error);
 }
 
 /* ---- Pages ----------------------------------------------------------------------------------- */

@@ -45,10 +45,10 @@ uint32_t tms_sight_shortest(const tms_sight_kind *kind, uint32_t slot);
 /* Tells a layer's batch of the step's rows from where on they see. */
 void tms_sight_limit(const tms_sight *sight, const tms_step *step, uint32_t layer,
                      tms_batch *batch);
-/* Looks up, where there is a plane, what that batch then points to; before the layer's rows attend.
+/* Looks up, where there is a plane, what the batch of a section then points to; before its rows attend.
  * The layer has been written. Enqueues. */
 tamis_status tms_sight_find(const tms_sight *sight, const tms_step *step, uint32_t layer,
-                            const tms_batch *batch, tamis_error *error);
+                            uint32_t section, const tms_batch *batch, tamis_error *error);
 
 /* The op seek in a layer's plane, for rows of a batch: out and strides as there. */
 tamis_status tms_sight_seek(const tms_sight *sight, uint32_t layer, const tms_batch *batch,

@@ -89,22 +89,47 @@ void tms_step_destroy(tms_step *step) {
 
 /* ---- What the tables hold -------------------------------------------------------------------- */
 
-static void fill_tiles(tms_step *step) {
-    int32_t *tile = step->tables.host + step->at.tiles;
+/* Cuts a section's rows into tiles, which lie at `tile`. */
+static void fill_tiles(const tms_step *step, tms_section *section, int32_t *tile) {
     uint32_t first = 0;
-    step->n_tiles = 0;
-    step->max_tile_rows = 1;
-    for (uint32_t i = 0; i < step->n_sequences; i++) {
-        uint32_t left = step->n_kept[i];
+    section->n_tiles = 0;
+    section->max_tile_rows = 1;
+    for (uint32_t i = 0; i < section->n_sequences; i++) {
+        uint32_t left = step->n_kept[section->first_sequence + i];
         while (left > 0) {
             uint32_t n = left < TMS_TILE_ROWS ? left : TMS_TILE_ROWS;
-            tile[2 * step->n_tiles] = (int32_t)first;
-            tile[2 * step->n_tiles++ + 1] = (int32_t)n;
-            if (n > step->max_tile_rows) step->max_tile_rows = n;
+            tile[2 * section->n_tiles] = (int32_t)first;
+            tile[2 * section->n_tiles++ + 1] = (int32_t)n;
+            if (n > section->max_tile_rows) section->max_tile_rows = n;
             first += n;
             left -= n;
         }
     }
+    section->n_rows = first;
+}
+
+static void fill_sections(tms_step *step) {
+    uint32_t row = 0, tile = 0;
+    for (uint32_t p = 0; p < step->n_sections; p++) {
+        tms_section *section = &step->sections[p];
+        section->first_row = row;
+        section->first_tile = tile;
+        fill_tiles(step, section, step->tables.host + step->at.tiles + 2 * (uint64_t)tile);
+        row += section->n_rows;
+        tile += section->n_tiles;
+    }
+}
+
+/* The most slots that a row of the section sees in a layer. */
+static uint32_t most_visible(const tms_step *step, uint32_t layer, const tms_section *section) {
+    const uint32_t heads = step->setup->cache->params.n_kv_heads;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < section->n_sequences; i++) {
+        const tms_lane *lanes = step->sequences[section->first_sequence + i]->lanes + layer * heads;
+        for (uint32_t h = 0; h < heads; h++)
+            if (lanes[h].length > most) most = lanes[h].length;
+    }
+    return most;
 }
 
 static void fill_rows(const tms_step *step) {
@@ -129,7 +154,9 @@ static void fill_layer(tms_step *step, uint32_t layer) {
     tms_step_layer *to = &step->layers[layer];
     int32_t *slots = step->tables.host + step->at.slots + entry;
     int32_t *visible = step->tables.host + step->at.visible + entry;
-    to->n_staying = to->max_visible = 0;
+    to->n_staying = 0;
+    for (uint32_t p = 0; p < step->n_sections; p++)
+        to->max_visible[p] = most_visible(step, layer, &step->sections[p]);
     for (uint32_t i = 0, row = 0, begun = 0; i < step->n_sequences; i++) {
         uint32_t rows = step->growth[i].rows;
         const tms_lane *lanes = step->sequences[i]->lanes + layer * heads;
@@ -142,8 +169,6 @@ static void fill_layer(tms_step *step, uint32_t layer) {
                 *visible++ = (int32_t)(same ? lanes[h].length : slot + 1);
                 to->n_staying += same;
             }
-        for (uint32_t h = 0; h < heads; h++)
-            if (lanes[h].length > to->max_visible) to->max_visible = lanes[h].length;
         begun += rows;
     }
 }
@@ -180,7 +205,7 @@ static void fill_tables(tms_step *step) {
     for (uint32_t p = 0; p < setup->cache->size.pools; p++)
         copies += step->copies.count[p];
     step->at = lay_out(step, &size, 0, copies);
-    fill_tiles(step);
+    fill_sections(step);
     fill_rows(step);
     for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++) {
         fill_layer(step, layer);
@@ -193,10 +218,21 @@ static void fill_tables(tms_step *step) {
            2 * copies * sizeof *step->copies.pairs);
 }
 
-void tms_step_fill(tms_step *step, bool exact) {
+static void divide(tms_step *step, uint32_t n_selected) {
+    const uint32_t n_exact = step->n_sequences - n_selected;
+    step->n_sections = 0;
+    if (n_selected > 0)
+        step->sections[step->n_sections++] = (tms_section){.n_sequences = n_selected};
+    if (n_exact > 0)
+        step->sections[step->n_sections++] =
+            (tms_section){.exact = true, .first_sequence = n_selected, .n_sequences = n_exact};
+}
+
+void tms_step_fill(tms_step *step, uint32_t n_selected) {
     const tms_setup *setup = step->setup;
-    step->exact = exact;
-    step->fixed = (setup->params.flags & TAMIS_PLAN_FIXED_LAUNCHES) && !exact;
+    step->exact = n_selected == 0;
+    step->fixed = (setup->params.flags & TAMIS_PLAN_FIXED_LAUNCHES) && !step->exact;
+    divide(step, n_selected);
     step->unsent = false;
     step->n_rows = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++) {

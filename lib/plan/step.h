@@ -25,9 +25,18 @@ typedef struct tms_step_room {
 } tms_step_room;
 #define TMS_STEP_ROOMS 4
 
+/* Consecutive rows of a step that attend alike, with their sequences. Rows that go through the selection
+ * come first, those that are exact behind them; a step that has only one of the two has one section. */
+typedef struct tms_section {
+    bool exact;
+    uint32_t first_sequence, n_sequences, first_row, n_rows; /* rows that the step still has */
+    uint32_t first_tile, n_tiles, max_tile_rows;
+} tms_section;
+#define TMS_STEP_SECTIONS 2
+
 /* Offsets of the step's own tables in the arena. Rows are those that the step still has. */
 typedef struct tms_step_layout {
-    uint64_t tiles;     /* [n_tiles][2] */
+    uint64_t tiles;     /* [n_tiles][2] rows of their section */
     uint64_t row_seq;   /* [n_rows] rows of the page table */
     uint64_t positions; /* [n_rows], with a plane of positions */
     uint64_t visible;   /* [n_layers][n_rows][n_kv_heads] */
@@ -42,7 +51,7 @@ typedef struct tms_step_layer {
     uint32_t filled, n_filled; /* first entry and number in `filled`; */
     uint32_t n_bounded;        /* and with those of id -1 that follow under fixed launches */
     uint32_t n_staying;        /* (row, KV head) whose lane stays at its length */
-    uint32_t max_visible;
+    uint32_t max_visible[TMS_STEP_SECTIONS];
     /* A call that fails may have done part of its work. So `begun` is set before the first launch
      * that writes rows, `fed` before the launch that adds their weights to scores or after the
      * launch that scores their keys; `written` and `attended` at the end. */
@@ -52,11 +61,13 @@ typedef struct tms_step_layer {
 /* Tables and counts stay valid after the end, until the next begin. */
 typedef struct tms_step {
     const tms_setup *setup;
-    bool open, exact;
+    bool open;
+    bool exact; /* all rows */
     bool fixed; /* launches depend only on n_rows */
     /* The tables on the device may not be those on the host: the call that narrowed failed. */
     bool unsent;
-    uint32_t n_sequences, n_tiles, max_tile_rows;
+    uint32_t n_sequences, n_sections;
+    tms_section sections[TMS_STEP_SECTIONS];
     uint32_t n_begun;         /* rows as begun */
     uint32_t n_rows;          /* those that the step still has, of all sequences */
     uint32_t *n_kept;         /* [max_sequences] of each; */
@@ -82,8 +93,8 @@ tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error
 void tms_step_destroy(tms_step *step);
 
 /* Fills counts and tables on the host, from the sequences with their growth, their rows of the page
- * table, their rings, and the copies. */
-void tms_step_fill(tms_step *step, bool exact);
+ * table, their rings, and the copies. The first n_selected sequences are not exact. */
+void tms_step_fill(tms_step *step, uint32_t n_selected);
 /* The same for the rows that are kept: indices of rows as begun, ascending, which the step still
  * has. */
 void tms_step_narrow(tms_step *step, const uint32_t *rows, uint32_t n);
@@ -96,6 +107,11 @@ static inline tms_ref tms_step_table(const tms_step *step, uint64_t at) {
 /* The element of a table [n_layers][n_rows][n_kv_heads] at which a layer's part begins. */
 static inline uint64_t tms_step_entry(const tms_step *step, uint32_t layer) {
     return (uint64_t)layer * step->n_rows * step->setup->cache->params.n_kv_heads;
+}
+
+/* The section that has a sequence of the step, given by its index. */
+static inline const tms_section *tms_step_section_of(const tms_step *step, uint32_t sequence) {
+    return &step->sections[step->n_sections > 1 && sequence >= step->sections[1].first_sequence];
 }
 
 /* Visible slots of (row, KV head). */

@@ -81,19 +81,57 @@ static void make_template(const tms_templates *l, uint32_t layer) {
 
 /* ---- What the launches take ------------------------------------------------------------------ */
 
-/* Sets what depends on the step. */
+/* Sets what depends on the step, for all of its rows. */
 static void set_rows(const tms_templates *l, uint32_t layer, tms_batch *batch) {
     const tms_step *step = l->step;
     const uint64_t entry = tms_step_entry(step, layer);
     batch->n_rows = step->n_rows;
-    batch->n_tiles = step->n_tiles;
-    batch->tiles = tms_step_table(step, step->at.tiles);
     batch->row_seq = tms_step_table(step, step->at.row_seq);
     batch->visible = tms_step_table(step, step->at.visible + entry);
-    batch->max_visible =
-        step->fixed ? l->setup->params.max_context : step->layers[layer].max_visible;
-    batch->max_tile_rows = step->max_tile_rows;
     tms_sight_limit(l->sight, step, layer, batch);
+}
+
+/* Leaves the rows of a section. */
+static void narrow(const tms_templates *l, uint32_t layer, uint32_t section, tms_batch *batch) {
+    const tms_step *step = l->step;
+    const tms_section *p = &step->sections[section];
+    const uint64_t entry = (uint64_t)p->first_row * batch->n_kv_heads;
+    batch->n_rows = p->n_rows;
+    batch->row_seq.offset += p->first_row * sizeof(int32_t);
+    batch->visible.offset += entry * sizeof(int32_t);
+    if (batch->first.mem) batch->first.offset += entry * sizeof(int32_t);
+    batch->max_visible =
+        step->fixed ? l->setup->params.max_context : step->layers[layer].max_visible[section];
+}
+
+/* Sets what depends on the step, for the rows of a section, which attend. */
+static void set_section(const tms_templates *l, uint32_t layer, uint32_t section,
+                        tms_batch *batch) {
+    const tms_step *step = l->step;
+    const tms_section *p = &step->sections[section];
+    set_rows(l, layer, batch);
+    narrow(l, layer, section, batch);
+    batch->n_tiles = p->n_tiles;
+    batch->tiles = tms_step_table(step, step->at.tiles + 2 * (uint64_t)p->first_tile);
+    batch->max_tile_rows = p->max_tile_rows;
+}
+
+static void skip_rows(tms_ref *rows, uint64_t n, uint64_t bytes) {
+    if (rows->mem) rows->offset += n * bytes;
+}
+
+tms_write_rows tms_template_write_section(const tms_templates *l, uint32_t layer, uint32_t section,
+                                          const tms_write_rows *write) {
+    const uint64_t first = l->step->sections[section].first_row, size = tms_kv_unit(write->dtype);
+    tms_write_rows p = *write;
+    narrow(l, layer, section, &p.batch);
+    skip_rows(&p.k, first, p.k_stride * size);
+    skip_rows(&p.v, first, p.v_stride * size);
+    skip_rows(&p.rotation.q.ref, first, p.rotation.q.stride * sizeof(float));
+    skip_rows(&p.rotation.positions, first, sizeof(int32_t));
+    skip_rows(&p.slots, first, p.batch.n_kv_heads * sizeof(int32_t));
+    skip_rows(&p.positions, first, sizeof(int32_t));
+    return p;
 }
 
 tms_write_rows tms_template_write(const tms_templates *l, uint32_t layer) {
@@ -105,22 +143,23 @@ tms_write_rows tms_template_write(const tms_templates *l, uint32_t layer) {
     return write;
 }
 
-tms_attend tms_template_attend(const tms_templates *l, uint32_t layer) {
+tms_attend tms_template_attend(const tms_templates *l, uint32_t layer, uint32_t section) {
     tms_attend attend = l->templates[layer].all;
-    set_rows(l, layer, &attend.batch);
+    set_section(l, layer, section, &attend.batch);
     attend.max_pages = tms_pages_of(l->setup->cache, attend.batch.max_visible);
     return attend;
 }
 
-tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer) {
+tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer, uint32_t section) {
     const uint32_t k = l->setup->reading.k;
     tms_sparse_attend p = l->templates[layer].listed;
-    set_rows(l, layer, &p.attend.batch);
+    set_section(l, layer, section, &p.attend.batch);
     p.select.batch = p.score.batch = p.attend.batch;
     p.attend.max_pages = tms_pages_of(l->setup->cache, p.attend.batch.max_visible);
     if (p.attend.max_pages > k) p.attend.max_pages = k;
     if (l->setup->needs.in_place)
-        p.select.wide.row_positions = tms_step_table(l->step, l->step->at.positions);
+        p.select.wide.row_positions =
+            tms_step_table(l->step, l->step->at.positions + l->step->sections[section].first_row);
     return p;
 }
 
@@ -176,7 +215,7 @@ static uint64_t larger(uint64_t a, uint64_t b) {
 
 static uint64_t mass_scratch_bytes(const tms_templates *l) {
     if (l->setup->reading.scored != TMS_SCORE_MASS) return 0;
-    tms_sparse_attend listed = tms_template_sparse(l, 0);
+    tms_sparse_attend listed = tms_template_sparse(l, 0, 0);
     listed.score.batch.n_rows = l->setup->params.max_selected_rows;
     tms_page_mass mass = tms_template_mass(l, &listed);
     return tms_page_mass_scratch(l->setup->dev, &mass);
@@ -186,7 +225,7 @@ static uint64_t mass_scratch_bytes(const tms_templates *l) {
  * forms. */
 static uint64_t list_scratch_bytes(const tms_templates *l) {
     if (!l->setup->reading.listed) return 0;
-    tms_select select = tms_template_sparse(l, 0).select;
+    tms_select select = tms_template_sparse(l, 0, 0).select;
     select.batch.n_rows = l->setup->params.max_selected_rows;
     select.batch.max_visible = l->setup->params.max_context;
     return tms_select_scratch(l->setup->dev, &select);
@@ -197,7 +236,7 @@ static uint64_t list_scratch_bytes(const tms_templates *l) {
 static uint64_t scratch_bytes(const tms_templates *l) {
     const tms_setup *setup = l->setup;
     uint64_t most = larger(mass_scratch_bytes(l), list_scratch_bytes(l));
-    tms_attend attend = tms_template_attend(l, 0);
+    tms_attend attend = tms_template_attend(l, 0, 0);
     attend.max_pages = setup->max_pages;
     attend.batch.n_rows = attend.batch.n_tiles = setup->params.max_rows;
     attend.batch.max_visible = setup->params.max_context;
@@ -289,19 +328,19 @@ static tamis_status warm_attends(const tms_templates *l, uint32_t layer, tamis_e
     const tms_reading *reading = &l->setup->reading;
     tms_device *dev = l->setup->dev;
     uint64_t width = tms_setup_width(l->setup);
-    tms_attend all = tms_template_attend(l, layer);
+    tms_attend all = tms_template_attend(l, layer, 0);
     all.q.stride = all.out.stride = width;
-    TMS_TRY(tms_sight_find(l->sight, l->step, layer, &all.batch, error));
+    TMS_TRY(tms_sight_find(l->sight, l->step, layer, 0, &all.batch, error));
     TMS_TRY(tms_run_attend(dev, &all, error));
     const tms_write_attend written = {rotated_rows(l, layer), all};
-    if (l->step->max_tile_rows == 1 && tms_template_writes(l, &written))
+    if (l->step->sections[0].max_tile_rows == 1 && tms_template_writes(l, &written))
         TMS_TRY(tms_run_write_attend(dev, &written, error));
     if (!tms_setup_lists(l->setup, layer)) return TAMIS_OK;
-    tms_sparse_attend listed = tms_template_sparse(l, layer);
+    tms_sparse_attend listed = tms_template_sparse(l, layer, 0);
     listed.score.q.stride = listed.attend.q.stride = listed.attend.out.stride = width;
     if (tms_template_fuses(l, &listed)) TMS_TRY(tms_run_sparse_attend(dev, &listed, error));
     const tms_write_sparse_attend sparse = {written.write, listed};
-    if (l->step->max_tile_rows == 1 && tms_template_writes_sparse(l, &sparse))
+    if (l->step->sections[0].max_tile_rows == 1 && tms_template_writes_sparse(l, &sparse))
         TMS_TRY(tms_run_write_sparse_attend(dev, &sparse, error));
     tms_page_mass mass = tms_template_mass(l, &listed);
     if (reading->scored == TMS_SCORE_BOUNDS)
@@ -315,9 +354,9 @@ tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_er
     TMS_TRY(warm_writes(l, error));
     for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++) {
         if (!tms_setup_is_first(l->setup, layer)) continue;
-        step->layers[layer].max_visible = l->setup->params.max_context;
+        step->layers[layer].max_visible[0] = l->setup->params.max_context;
         for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
-            step->max_tile_rows = rows;
+            step->sections[0].max_tile_rows = rows;
             TMS_TRY(warm_attends(l, layer, error));
         }
     }

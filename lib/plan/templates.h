@@ -30,8 +30,9 @@ typedef struct tms_templates {
      * rows was last run by calls, which a graph may have recorded; 0: never. */
     uint64_t *serials;
     /* The last attend, for reading what it selected. */
-    bool attended, listed;
+    bool attended;
     uint32_t attended_layer;
+    uint32_t n_listed; /* of its rows, those that read lists; the others come behind */
 } tms_templates;
 
 /* Allocates the memory of the launches; the rooms that it uses must have been made. The second call
@@ -40,11 +41,14 @@ tamis_status tms_templates_create(tms_templates *l, tamis_error *error);
 tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_error *error);
 void tms_templates_destroy(tms_templates *l);
 
-/* The parameters of a layer's ops without the caller's rows (k, v; q, out): write rows; attend all
- * pages; score, select and attend. */
+/* The parameters of a layer's ops without the caller's rows (k, v; q, out): write all rows of the step;
+ * of a section's rows, attend all pages; score, select and attend. */
 tms_write_rows tms_template_write(const tms_templates *l, uint32_t layer);
-tms_attend tms_template_attend(const tms_templates *l, uint32_t layer);
-tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer);
+tms_attend tms_template_attend(const tms_templates *l, uint32_t layer, uint32_t section);
+tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer, uint32_t section);
+/* The same for the rows of a section alone, of a write that has the caller's rows. */
+tms_write_rows tms_template_write_section(const tms_templates *l, uint32_t layer, uint32_t section,
+                                          const tms_write_rows *write);
 /* What the rows of an attend give to the slots of their lanes, summed: without items and values. */
 tms_observe tms_template_observe(const tms_attend *attend);
 /* page_mass with the scores' memory of p->score. */

@@ -179,7 +179,7 @@ static void kinds_of_rows_are_built_once(void **state) {
                 tamis_runner_build(r.runner, 513, 1, &r.error));
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "n_outputs is 3, of 2 rows",
                 tamis_runner_build(r.runner, 2, 3, &r.error));
-    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "n_outputs is 5, of 6 rows; max_sequences is 4",
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "n_outputs is 5, of 6 rows; a step has at most 4",
                 tamis_runner_build(r.runner, 6, 5, &r.error));
     rig_close(&r);
 }

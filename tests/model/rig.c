@@ -44,6 +44,7 @@ void rig_open(rig *r, const rig_params *params) {
                                     .flags = params->masses ? TAMIS_PLAN_ROW_MASSES : 0,
                                     .max_sequences = params->max_sequences,
                                     .max_rows = params->max_rows,
+                                    .max_selected_rows = params->max_selected_rows,
                                     .max_context =
                                         params->max_context ? params->max_context : longest};
     RIG_OK(r, tamis_runner_create(r->model, r->cache, &plan, &r->runner, &r->error));

@@ -28,7 +28,7 @@ typedef struct rig_params {
     const char *file;
     tamis_dtype dtype;
     tamis_selection selection;
-    uint32_t max_sequences, max_rows, max_context;
+    uint32_t max_sequences, max_rows, max_selected_rows, max_context;
     uint64_t capacity_tokens;
     tamis_eviction eviction;
     uint32_t load_dtypes;

@@ -107,6 +107,17 @@ _tamis() {
     'tune --rounds') ;;
     'tune --json') files=1 ;;
     'tune --device') ;;
+    'bench arrivals --model') files=1 ;;
+    'bench arrivals --rate') ;;
+    'bench arrivals --requests') ;;
+    'bench arrivals --context') ;;
+    'bench arrivals --tokens') ;;
+    'bench arrivals --rows') ;;
+    'bench arrivals --running') ;;
+    'bench arrivals --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
+    'bench arrivals --page-size') words='8 16 32 64' ;;
+    'bench arrivals --json') files=1 ;;
+    'bench arrivals --device') ;;
     'bench attention --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m smollm2-135m' ;;
     'bench attention --context') ;;
     'bench attention --budget') ;;
@@ -450,7 +461,7 @@ _tamis() {
     esac
     [ -n "$known" ] || case $name in
     '') words='devices models run compare tokenize tune bench eval blend store --help --version' ;;
-    bench) words='attention decode layers linear model portability throughput ttft --help' ;;
+    bench) words='arrivals attention decode layers linear model portability throughput ttft --help' ;;
     eval) words='passkey recall perplexity eviction ruler blend --help' ;;
     blend) words='trial list --help' ;;
     store) words='put list verify gc --help' ;;
@@ -460,6 +471,7 @@ _tamis() {
     'compare') words='--model --file --question --system --chat-format --date --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' again='--question' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;
     'tune') words='--shape --dtype --context --budget --rounds --dry-run --json --device --help' ;;
+    'bench arrivals') words='--model --rate --requests --context --tokens --rows --running --dtype --page-size --json --device --help' ;;
     'bench attention') words='--shape --context --budget --dtype --bounds-dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
     'bench decode') words='--shape --context --evict --budget --batch --dtype --page-size --layers --repeat --probe --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --json --device --help' ;;
     'bench layers') words='--shape --context --window --global-every --budget --dtype --page-size --prefill-rows --repeat --probe --json --device --help' ;;

@@ -158,6 +158,38 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner
                                                             uint32_t count, const int32_t *tokens,
                                                             int32_t *next, tamis_error *error);
 
+/* What one sequence brings to a step of several kinds of rows. */
+enum {
+    /* A prompt's chunk: its rows read every page that they may see. Else they go through the selection:
+     * a decode row, or several rows that are to be verified (max_selected_rows). */
+    TAMIS_RUN_EXACT = 1,
+    /* With TAMIS_RUN_EXACT: the prompt ends here, and is evicted from as by tamis_runner_prefill. */
+    TAMIS_RUN_EVICT = 2
+};
+typedef struct tamis_run {
+    tamis_sequence sequence;
+    const int32_t *tokens; /* [n_tokens] */
+    uint32_t n_tokens;
+    uint32_t n_outputs;   /* of its last tokens: these get logits and greedy tokens; 0: none */
+    uint32_t flags;       /* TAMIS_RUN_*, or-ed */
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+} tamis_run;
+
+/* One step of several sequences, no sequence twice: chunks of prompts beside decode rows and rows to be
+ * verified; runs that are exact come last. Each row gets the bits that it has in a step of its run
+ * alone: matrices multiply rows that are not exact 8 at a time, and those of each exact run together,
+ * so that weights are read once for each of these. (On CUDA tiles of attention may differ by
+ * rounding.) next (may be NULL) gets the greedy tokens behind the outputs, run by run; logits rows lie
+ * likewise. Of the rows that were to be verified the rejected ones are truncated (tamis_cache_truncate)
+ * before the sequence's next step; behind a run of several such rows nothing is evicted yet. Errors: as
+ * tamis_runner_decode; E_ARGUMENT also for the order, flags, and more outputs than max_sequences and
+ * max_selected_rows; E_STATE for a single exact row that would have to take a token's place
+ * (tamis_step.exact). Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_step(tamis_runner *runner,
+                                                          const tamis_run *runs, uint32_t count,
+                                                          int32_t *next, tamis_error *error);
+
 /* The rows of one layer's attention in a forward pass: f32, packed, q and k rotated; out before the
  * output projection. Logits are q.k times the plan's scale (tamis_plan_get_params), which a model
  * with YaRN changes. The buffers are the runner's and hold this only during the call. */
@@ -178,7 +210,7 @@ typedef tamis_status (*tamis_runner_observer)(void *user, const tamis_attention_
 TAMIS_API void tamis_runner_observe(tamis_runner *runner, tamis_runner_observer observer,
                                     void *user);
 
-/* Logits after the last call: of decode row `row`, or row 0 after a prefill: f32 [n_vocab]. Waits.
+/* Logits after the last call: of decode row or output `row`, or row 0 after a prefill: f32 [n_vocab]. Waits.
  * Errors: E_ARGUMENT (no such row), E_STATE (the last call left none), E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row,
                                                             float *logits, tamis_error *error);

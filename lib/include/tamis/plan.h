@@ -56,7 +56,7 @@ typedef struct tamis_plan_params {
      * a token, and spends its budget there. With an eviction, sliding_window and chunk need the plane of
      * positions, and go neither with `every` 1 nor with reindexed streaming. */
     tamis_attention attention;
-    /* Most rows of a step that is not exact, under a selection with lists (not full); the lists are
+    /* Most rows of a step that are not exact, under a selection with lists (not full); the lists are
      * sized for it. 0 means max_sequences, one row each. */
     uint32_t max_selected_rows;
     /* Which tokens lanes keep; all zero: all of them. Needs the cache's planes
@@ -65,8 +65,9 @@ typedef struct tamis_plan_params {
      * TAMIS_PLAN_FIXED_LAUNCHES only if `every` is 0 and the eviction does not observe decode rows
      * (not h2o, tova); reindexed streaming only with selection full. h2o and tova score every token
      * in every step: at a sequence's first step all pages that it shares with forks are copied. Under
-     * them, and with `every` 1, a step that is not exact must have one row per sequence. The last
-     * `window` queries are kept for the max_sequences sequences that were in a step last. */
+     * them, and with `every` 1, a sequence that is not exact in a step brings one row. The last
+     * `window` queries are kept for the max_sequences sequences that were in a step last, where those
+     * that were removed make room first. */
     tamis_eviction eviction;
     /* The types of rows that tamis_plan_load_rows will take, as the sum of 1 << tamis_dtype; the kernels
      * of tamis_plan_load_rows and tamis_plan_row_deviations are built for them. 0: neither is called. */
@@ -117,7 +118,13 @@ typedef struct tamis_step {
      * single row of a sequence that has been evicted from, and whose longest lane holds the budget,
      * is no part of an exact step (E_STATE). */
     int exact;
-    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+    /* A mixed step: sequences from this index on are exact, as prompts' chunks are, those before it are
+     * not, as decode rows and rows to be verified are. Each attends and is evicted from as in a step
+     * of its kind alone, with the same bits. 0: all are as `exact` says; else `exact` must be 0. Not
+     * with TAMIS_PLAN_FIXED_LAUNCHES. */
+    uint32_t exact_from;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_step;
 
 /* The pages of the cache that a step would take, all pools together. */

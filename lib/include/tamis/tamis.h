@@ -39,12 +39,13 @@
  * 10. ops.h     The ops on the caller's own buffers: what a model needs beside attention, and the
  *               pipeline for an engine that has a paged cache of its own.
  *
- * This header does not include nine others: cuda.h, for the caller's own CUDA context, stream and
+ * This header does not include ten others: cuda.h, for the caller's own CUDA context, stream and
  * memory; store.h, which keeps the K and V of text chunks in memory, on disk and on a server
  * (Redis); blend.h, which puts them into prompts; blend_trials.h, which keeps for which models that
- * was measured; model.h, for a whole model from a GGUF file; record.h, for its chunks into a store;
+ * was measured; model.h, for a whole model from a GGUF file; batch.h, which schedules requests
+ * over one; record.h, for its chunks into a store;
  * blend_model.h, for its prompts with them; vocab.h, for its vocabulary alone; and sample.h, which
- * draws tokens from logits. The last five are of a library of their own (tamis_model) on top of
+ * draws tokens from logits. The last six are of a library of their own (tamis_model) on top of
  * these calls.
  *
  * Structs: zero means the default, and reserved fields must be 0. A struct keeps its size for as

@@ -21,9 +21,9 @@ extern const char *const bench_shape_names[]; /* in the same order, ended by NUL
 #define BENCH_LAYERS_MAX  128u
 #define BENCH_REPEAT_MAX  1000u
 
-extern const cli_command bench_attention_command, bench_decode_command, bench_layers_command,
-    bench_linear_command, bench_model_command, bench_portability_command, bench_throughput_command,
-    tune_command;
+extern const cli_command bench_arrivals_command, bench_attention_command, bench_decode_command,
+    bench_layers_command, bench_linear_command, bench_model_command, bench_portability_command,
+    bench_throughput_command, tune_command;
 /* In a build with the store. */
 extern const cli_command bench_ttft_command;
 

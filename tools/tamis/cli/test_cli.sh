@@ -18,6 +18,7 @@ succeeds 'examples:' bench linear --help
 succeeds 'examples:' bench model --help
 succeeds 'examples:' bench portability --help
 succeeds 'examples:' bench throughput --help
+succeeds 'examples:' bench arrivals --help
 expect 2 'usage: tamis'
 
 # The man page and the completion that the tree holds are those of the tables.
@@ -50,7 +51,7 @@ completes() {
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
-completes 'attention decode layers linear model portability throughput ttft --help' tamis bench ''
+completes 'arrivals attention decode layers linear model portability throughput ttft --help' tamis bench ''
 completes 'put list verify gc --help' tamis store ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
@@ -63,7 +64,7 @@ completes '--stop' tamis run --stop x --stop
 
 # Wrong command lines.
 usage_error '^tamis: frob: unknown command' frob
-usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, layers, linear, model, portability, throughput' \
+usage_error '^tamis bench: frob: unknown benchmark, must be one of arrivals, attention, decode, layers, linear, model, portability, throughput' \
     bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
 usage_error '^tamis bench attention: --frob: unknown option' bench attention --frob 1
@@ -446,6 +447,17 @@ number_of() {
 }
 
 # As many sequences as fit into the memory of three in full.
+check_arrivals() {
+    local run=(bench arrivals --model "$data/needle.gguf" --requests 6 --rate 6000 --context 96 --tokens 8
+        --rows 32 --running 3)
+    usage_error '^tamis bench arrivals: --model: is missing' bench arrivals
+    expect 1 '^tamis bench arrivals: --context 1000000 and --tokens 64 make 1000064 tokens; the model states' \
+        bench arrivals --model "$data/needle.gguf" --context 1000000
+    succeeds '^6000 +mixed .*$' "${run[@]}" --json "$work/arrivals.json"
+    [ "$(grep -c '"run":' "$work/arrivals.json")" -eq 3 ] || fail 'arrivals.json: not three runs'
+    grep -qE '"mixed_steps":[[:space:]]*[1-9]' "$work/arrivals.json" || fail 'arrivals.json: no mixed step'
+}
+
 check_throughput() {
     local run=(bench throughput --model "$data/needle.gguf" --context 256 --tokens 8 --repeat 2
         --probe 1 --device "$fast") word full kept
@@ -490,6 +502,7 @@ check_decode
 check_layers
 check_linear
 check_portability
+check_arrivals
 check_model
 check_throughput
 

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Continuous batching: requests come and go, and each step runs chunks of prompts beside decode rows of
+ * those whose prompts have been read. Of libtamis_model. */
+#ifndef TAMIS_BATCH_H
+#define TAMIS_BATCH_H
+
+#include <tamis/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Runs requests over a runner, whose plan and cache it has to itself: no other steps, and no other
+ * sequences that take pages. Owns the sequences of its requests. Thread-safety: as the runner's
+ * context; a server adds requests between steps.
+ *
+ * Its rules, from which the order of events follows. Requests have the order in which they were added,
+ * and an earlier one never waits for a later one:
+ *
+ * 1. A step takes one row of each request whose prompt has been read, in order, then chunks of
+ *    prompts, in order, each as long as the budget of rows allows.
+ * 2. While rows of the budget are left, and fewer than max_running requests run, the first request that
+ *    waits begins, or goes on, in the same step. One that was saved does so once there is room for the
+ *    pages that it held, and for one more in each lane of all that would run; where none runs, at
+ *    once. Kept sequences make room for it.
+ * 3. If the cache lacks pages for the step (tamis_plan_step_pages), the kept sequence that ended first
+ *    is removed; when none is left, the last of the running requests makes room: if it was to begin in
+ *    this step it waits on, else it is preempted, and waits in its old place. This is repeated until
+ *    the step fits. A request that is alone and does not fit ends with E_FULL.
+ *
+ * So the first request always goes on, and no request starves. What a preempted request has computed is
+ * saved to host memory (saved.h) and restored when it goes on; where host_bytes does not suffice, its
+ * pages are given up, and its prompt and its tokens are run again, the prompt in chunks and each token
+ * as a decode row. */
+typedef struct tamis_scheduler tamis_scheduler;
+
+enum {
+    /* A request begins with a fork of the sequence that shares most of its prompt, of the same salt
+     * (prefixes.h). Not with an eviction, which may take tokens from any sequence (E_UNSUPPORTED). */
+    TAMIS_SCHEDULER_SHARE = 1,
+    /* For measuring what mixed steps bring: decode rows and chunks of prompts are run in two steps, one
+     * after the other; and rows of requests whose prompts have been read wait while there are prompts
+     * to be read. */
+    TAMIS_SCHEDULER_APART = 2,
+    TAMIS_SCHEDULER_PROMPTS_FIRST = 4
+};
+
+typedef struct tamis_scheduler_params {
+    uint32_t max_rows;    /* budget of a step; 0: the plan's max_rows */
+    uint32_t max_running; /* requests that hold pages at once; 0: the plan's max_sequences */
+    uint32_t max_kept;    /* with TAMIS_SCHEDULER_SHARE: sequences that stay behind the end of their
+                             requests, for prompts that begin alike */
+    uint32_t flags;       /* TAMIS_SCHEDULER_*, or-ed */
+    uint64_t host_bytes;  /* that saved sequences may take together */
+    uint64_t reserved[6]; /* 0, else E_ARGUMENT */
+} tamis_scheduler_params;
+
+/* params may be NULL. Errors: E_ARGUMENT (NULL; max_rows or max_running above the plan's; an unknown
+ * flag; a plan with TAMIS_PLAN_FIXED_LAUNCHES; a reserved field), E_UNSUPPORTED, E_NO_MEMORY. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_create(tamis_runner *runner,
+                                                               const tamis_scheduler_params *params,
+                                                               tamis_scheduler **out,
+                                                               tamis_error *error);
+/* Accepts NULL. Removes the sequences of its requests. Before its runner is destroyed. */
+TAMIS_API void tamis_scheduler_destroy(tamis_scheduler **scheduler);
+
+/* Draws the next token from logits f32 [n_vocab]. Called within tamis_scheduler_step; it must not call the
+ * scheduler, its runner or what these stand on. A status other than OK ends the request with it. */
+typedef tamis_status (*tamis_request_choose)(void *user, const float *logits, uint32_t n_vocab,
+                                             int32_t *token, tamis_error *error);
+
+typedef struct tamis_request {
+    const int32_t *tokens; /* [n_tokens] the prompt, which is copied */
+    uint32_t n_tokens;
+    uint32_t max_new; /* tokens to generate, 1 or more */
+    const int32_t
+        *stops; /* [n_stops] tokens behind which it ends, copied; they are reported, too */
+    uint32_t n_stops;
+    uint32_t flags;              /* 0, else E_ARGUMENT */
+    tamis_request_choose choose; /* NULL: the token with the largest logit */
+    void *user;                  /* of choose; kept until the request has ended */
+    uint8_t salt[16];            /* of the tenant, as in prefixes.h */
+    uint64_t reserved[4];        /* 0, else E_ARGUMENT */
+} tamis_request;
+
+/* Adds a request behind all others; *id is above 0 and grows. Enqueues nothing. Errors: E_ARGUMENT (NULL;
+ * no tokens, or one outside the vocabulary; max_new is 0; n_tokens + max_new - 1 above max_context, with
+ * the numbers; a flag or a reserved field), E_NO_MEMORY. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_add(tamis_scheduler *scheduler,
+                                                            const tamis_request *request,
+                                                            uint64_t *id, tamis_error *error);
+/* Gives a request up: its pages are free when the call returns, and no event of it comes any more.
+ * Between steps. E_ARGUMENT: no such request, or one that has ended. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_cancel(tamis_scheduler *scheduler,
+                                                               uint64_t id, tamis_error *error);
+
+typedef enum tamis_request_event_kind {
+    TAMIS_REQUEST_BEGAN, /* it holds a sequence; `value`: tokens that it shares with another one */
+    TAMIS_REQUEST_TOKEN, /* `value` is its next token */
+    TAMIS_REQUEST_ENDED, /* behind its last token; `status` is OK, or why it could not go on */
+    TAMIS_REQUEST_PREEMPTED, /* `value`: 1: saved, 0: given up */
+    TAMIS_REQUEST_RESUMED /* it holds a sequence again; `value`: tokens that need not be run again */
+} tamis_request_event_kind;
+
+typedef struct tamis_request_event {
+    uint64_t id;
+    tamis_request_event_kind kind;
+    int32_t value;
+    tamis_status status;
+} tamis_request_event;
+
+/* Runs one step, if there are requests. *events is the scheduler's, [*n], valid until its next call; what
+ * the step does before it runs comes before its tokens, which come in the order of its rows. *n is 0
+ * where nothing is left to do. After an error the requests are as they were, but those that began or
+ * were preempted, whose events come with the next step; the call may be repeated: E_NO_MEMORY, E_DEVICE,
+ * and what tamis_runner_step answers. Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_step(tamis_scheduler *scheduler,
+                                                             const tamis_request_event **events,
+                                                             uint32_t *n, tamis_error *error);
+
+/* Now, and since the scheduler was created. */
+typedef struct tamis_scheduler_stats {
+    uint32_t waiting, running, kept;
+    uint64_t saved_bytes; /* of host memory that saved sequences take */
+    uint64_t steps, mixed_steps;
+    uint64_t rows;             /* that were run */
+    uint64_t rows_again;       /* of these, rows that had been run before a request was preempted */
+    uint64_t tokens_shared;    /* that were not run, since another sequence held them */
+    uint64_t preempted, saved; /* saved: of the preempted */
+    uint64_t reserved[8];
+} tamis_scheduler_stats;
+TAMIS_API void tamis_scheduler_get_stats(const tamis_scheduler *scheduler,
+                                         tamis_scheduler_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of a scheduler: its requests, in the order in which they were added, and its events. */
+#ifndef TMS_MODEL_SCHEDULER_H
+#define TMS_MODEL_SCHEDULER_H
+
+#include "lib/model/model.h"
+#include <tamis/batch.h>
+#include <tamis/prefixes.h>
+
+/* A sequence as bytes. */
+typedef struct tms_bytes {
+    uint8_t *data; /* NULL: none */
+    size_t n, room, most;
+} tms_bytes;
+
+typedef struct tms_request {
+    uint64_t id;
+    int32_t *tokens; /* [n_prompt + max_new] the prompt, then what was generated */
+    int32_t *stops;
+    uint32_t n_prompt, n_known, n_done, max_new,
+        n_stops;    /* n_done: of which the sequence holds K and V */
+    uint32_t n_run; /* the most that n_done has been */
+    tamis_request_choose choose;
+    void *user;
+    uint8_t salt[16];
+    tamis_sequence sequence; /* 0: it waits */
+    tms_bytes saved;         /* of one that was preempted */
+    uint64_t pages;          /* that its sequence held then */
+    bool began, fresh;       /* it has held a sequence before; it got its sequence in this step */
+} tms_request;
+
+struct tamis_scheduler {
+    tamis_runner *runner;
+    tamis_scheduler_params params;
+    tamis_prefixes *prefixes; /* NULL: nothing is shared */
+    /* Those that run come before those that wait. */
+    tms_request **requests;
+    uint32_t n_requests, n_running, capacity;
+    uint64_t last_id;
+    tamis_sequence *kept; /* [max_kept], the one that ended first at place 0 */
+    uint32_t n_kept;
+    tamis_run *runs;     /* [max_running] of the step */
+    tms_request **of;    /* [max_running] whose they are */
+    int32_t *next;       /* [max_running] */
+    float *logits;       /* [n_vocab] */
+    tamis_sequence *ids; /* [max_running], */
+    uint32_t *rows;      /* and their rows: what the plan is asked */
+    uint32_t n_runs;
+    tamis_request_event *events;
+    uint32_t n_events, event_room;
+    bool told; /* the events have been given to the caller */
+    uint8_t fingerprint[16];
+    tamis_scheduler_stats stats;
+};
+
+/* ---- Sequences of requests (scheduler_sequences.c) ----------------------------------------------- */
+
+/* Gives a request that waits its sequence: restored, forked or empty. E_FULL: the cache lacks pages to
+ * restore it; then nothing has changed. */
+tamis_status tms_scheduler_begin(tamis_scheduler *scheduler, tms_request *request,
+                                 tamis_error *error);
+/* Takes it back: saved to host memory if `saves` and there is room, else what was computed is given
+ * up. */
+tamis_status tms_scheduler_take_back(tamis_scheduler *scheduler, tms_request *request, bool saves,
+                                     tamis_error *error);
+/* Lets prompts begin as the request's, whose prompt has been read. */
+tamis_status tms_scheduler_share(tamis_scheduler *scheduler, const tms_request *request,
+                                 tamis_error *error);
+/* Its sequence stays behind its end, or is removed. */
+tamis_status tms_scheduler_leave(tamis_scheduler *scheduler, tms_request *request,
+                                 tamis_error *error);
+/* Removes the kept sequence that ended first; there is one. */
+tamis_status tms_scheduler_drop_kept(tamis_scheduler *scheduler, tamis_error *error);
+
+/* ---- Events (scheduler.c) ------------------------------------------------------------------------ */
+
+/* There is room: tms_scheduler_reserve_events. */
+void tms_scheduler_tell(tamis_scheduler *scheduler, const tms_request *request,
+                        tamis_request_event_kind kind, int32_t value, tamis_status status);
+void tms_request_free(tamis_scheduler *scheduler, tms_request *request);
+/* Takes the request at a place out of the order, and frees it. */
+void tms_scheduler_forget(tamis_scheduler *scheduler, uint32_t place);
+
+#endif

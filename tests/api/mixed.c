@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mixed steps beside single ones: prompts' chunks, decode rows and rows to be verified of several
+ * sequences in one step give the same outputs, lists and lanes as each sequence in steps of its own. */
+#include "tests/api/evicting.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LIVE        5u
+#define CONTEXT     160u
+#define CHUNK       20u
+#define VERIFIED    3u /* most rows of a sequence that go through the selection */
+#define MAX_ROWS    (LIVE * CHUNK)
+#define FIRST_TOKEN 1000u /* of a sequence, times its number */
+
+/* What a plan does with its rows. */
+typedef struct setting {
+    const char *name;
+    tamis_selection_kind selection;
+    tamis_eviction_kind eviction;
+    uint32_t options;
+    bool windows;  /* layer 0 has a sliding window, layer 1 chunks; pages are given back */
+    bool verifies; /* several rows of a sequence go through the selection */
+    tamis_dtype dtype;
+} setting;
+
+static const setting settings[] = {
+    {"full", TAMIS_SELECT_FULL, TAMIS_EVICT_NONE, 0, false, true, TAMIS_F32},
+    {"quest", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, false, true, TAMIS_F16},
+    {"quest, windows", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, true, true, TAMIS_F32},
+    {"oracle", TAMIS_SELECT_ORACLE, TAMIS_EVICT_NONE, 0, false, true, TAMIS_F32},
+    {"random", TAMIS_SELECT_RANDOM, TAMIS_EVICT_NONE, 0, false, true, TAMIS_Q8},
+    {"quest, snapkv", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, false, true, TAMIS_F32},
+    {"full, h2o", TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, 0, false, false, TAMIS_F32},
+    {"quest, h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, 0, false, false, TAMIS_F16},
+    {"quest, tova", TAMIS_SELECT_QUEST, TAMIS_EVICT_TOVA, 0, false, false, TAMIS_F32},
+    {"window, knorm", TAMIS_SELECT_WINDOW, TAMIS_EVICT_KNORM, 0, false, false, TAMIS_F32},
+    {"quest, streaming", TAMIS_SELECT_QUEST, TAMIS_EVICT_STREAMING, 0, false, false, TAMIS_Q8},
+    {"reindexed streaming", TAMIS_SELECT_FULL, TAMIS_EVICT_STREAMING, TAMIS_EVICT_REINDEX, false,
+     false, TAMIS_F32}};
+
+/* A sequence in both worlds. */
+typedef struct twin {
+    tamis_sequence mixed, single;
+    uint64_t first; /* its token at position 0 */
+    uint32_t length, prompt;
+} twin;
+
+/* What one sequence brings to a step. */
+typedef struct share {
+    twin *of;
+    uint32_t rows;
+    bool exact;
+} share;
+
+typedef struct play {
+    const setting *of;
+    evict_world mixed, single;
+    twin twins[LIVE];
+    uint64_t random, n_added, n_mixed, n_evicted;
+    float *outs, *alone; /* of the largest step */
+} play;
+
+/* ---- Worlds ---------------------------------------------------------------------------------- */
+
+static const tamis_layer windows[2] = {{.attention = {.sliding_window = 27}},
+                                       {.attention = {.chunk = 32}}};
+
+static void open_worlds(play *p) {
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_sequences = LIVE,
+                              .max_rows = MAX_ROWS,
+                              .max_context = CONTEXT,
+                              .max_selected_rows = LIVE * VERIFIED};
+    shape.dtype = p->of->dtype;
+    shape.capacity_tokens = LIVE * (CONTEXT + 8);
+    tamis_selection_default(p->of->selection, &plan.selection);
+    plan.selection.budget = 48;
+    plan.selection.seed = 7;
+    if (p->of->selection == TAMIS_SELECT_FULL) plan.selection = (tamis_selection){0};
+    if (p->of->eviction) plan.eviction = test_eviction(p->of->eviction, 40, p->of->options);
+    if (p->of->windows) {
+        plan.layers = windows;
+        plan.flags = TAMIS_PLAN_GIVE_BACK;
+    }
+    evict_open(&p->mixed, &shape, &plan);
+    evict_open(&p->single, &shape, &plan);
+    const uint64_t floats = shape.n_layers * evict_out_floats(&p->mixed, MAX_ROWS);
+    p->outs = malloc(floats * sizeof *p->outs);
+    p->alone = malloc(floats * sizeof *p->alone);
+    assert_true(p->outs && p->alone);
+}
+
+static void close_worlds(play *p) {
+    evict_close(&p->mixed);
+    evict_close(&p->single);
+    free(p->outs);
+    free(p->alone);
+}
+
+static void renew(play *p, twin *t) {
+    if (t->mixed) {
+        OK(tamis_cache_remove(p->mixed.w.cache, t->mixed, &test_error));
+        OK(tamis_cache_remove(p->single.w.cache, t->single, &test_error));
+    }
+    *t = (twin){.first = ++p->n_added * FIRST_TOKEN, .prompt = 1 + test_below(&p->random, 100)};
+    OK(tamis_cache_add(p->mixed.w.cache, &t->mixed, &test_error));
+    OK(tamis_cache_add(p->single.w.cache, &t->single, &test_error));
+}
+
+/* ---- Shares of a step ------------------------------------------------------------------------ */
+
+static share share_of(play *p, twin *t) {
+    const uint32_t left = t->prompt > t->length ? t->prompt - t->length : 0;
+    if (left > 0) {
+        /* No single row behind others is left: under `every` 1 that would be a decode step's. */
+        uint32_t rows = 1 + test_below(&p->random, CHUNK);
+        if (rows > left || left - rows == 1) rows = left < CHUNK ? left : CHUNK - 1;
+        return (share){t, rows, true};
+    }
+    return (share){t, p->of->verifies ? 1 + test_below(&p->random, VERIFIED) : 1, false};
+}
+
+/* Some of the sequences, those that are not exact first; how many. */
+static uint32_t choose(play *p, share *shares) {
+    uint32_t n = 0, n_selected = 0;
+    for (uint32_t i = 0; i < LIVE; i++) {
+        if (test_below(&p->random, 4) == 0) continue;
+        if (p->twins[i].length + CHUNK > CONTEXT) renew(p, &p->twins[i]);
+        const share s = share_of(p, &p->twins[i]);
+        shares[n] = s;
+        if (s.exact) {
+            n++;
+            continue;
+        }
+        shares[n++] = shares[n_selected];
+        shares[n_selected++] = s;
+    }
+    return n;
+}
+
+static void fill_tokens(const share *s, uint64_t *tokens) {
+    for (uint32_t i = 0; i < s->rows; i++)
+        tokens[i] = s->of->first + s->of->length + i;
+}
+
+static void run_mixed(play *p, const share *shares, uint32_t n) {
+    tamis_sequence ids[LIVE];
+    uint32_t rows[LIVE], n_selected = 0;
+    uint64_t tokens[MAX_ROWS], *to = tokens;
+    for (uint32_t i = 0; i < n; i++) {
+        ids[i] = shares[i].of->mixed;
+        rows[i] = shares[i].rows;
+        n_selected += !shares[i].exact;
+        fill_tokens(&shares[i], to);
+        to += rows[i];
+    }
+    const bool is_mixed = n_selected > 0 && n_selected < n;
+    const tamis_step step = {.sequences = ids,
+                             .rows = rows,
+                             .count = n,
+                             .exact = n_selected == 0,
+                             .exact_from = is_mixed ? n_selected : 0};
+    p->n_mixed += is_mixed;
+    OK(evict_step(&p->mixed, &step, tokens, p->outs));
+}
+
+static void run_single(play *p, const share *s) {
+    uint64_t tokens[CHUNK];
+    const tamis_step step = {
+        .sequences = &s->of->single, .rows = &s->rows, .count = 1, .exact = s->exact};
+    fill_tokens(s, tokens);
+    OK(evict_step(&p->single, &step, tokens, p->alone));
+}
+
+/* ---- Comparing ------------------------------------------------------------------------------- */
+
+/* On the reference and OpenCL bits are equal. On CUDA tiles of other heights add in another order. */
+static void same_outs(const float *a, const float *b, uint64_t n) {
+    if (strncmp(test_device, "cuda", 4) != 0) {
+        assert_memory_equal(a, b, n * sizeof *a);
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        assert_float_equal(a[i], b[i], 2e-3F);
+}
+
+/* The pages that the last layer's attend has read for a row. */
+static uint32_t list_of(const evict_world *e, uint32_t row, uint32_t head, uint32_t *pages) {
+    uint32_t n = 0;
+    OK(tamis_plan_read_selected(e->w.plan, row, head, pages, CONTEXT, &n, &test_error));
+    return n;
+}
+
+static void same_lists(const play *p, uint32_t first, uint32_t rows) {
+    for (uint32_t row = 0; row < rows; row++)
+        for (uint32_t h = 0; h < p->mixed.w.shape.n_kv_heads; h++) {
+            uint32_t a[CONTEXT], b[CONTEXT];
+            const uint32_t n = list_of(&p->mixed, first + row, h, a);
+            assert_int_equal(list_of(&p->single, row, h, b), n);
+            assert_memory_equal(a, b, n * sizeof *a);
+        }
+}
+
+static void same_rows(const play *p, uint32_t first, uint32_t rows, uint32_t all) {
+    const uint64_t width = evict_out_floats(&p->mixed, 1);
+    for (uint32_t layer = 0; layer < p->mixed.w.shape.n_layers; layer++)
+        same_outs(p->outs + (layer * all + first) * width, p->alone + layer * rows * width,
+                  rows * width);
+    same_lists(p, first, rows);
+}
+
+static void same_held(const play *p, const twin *t) {
+    if (p->of->windows) return; /* pages that are gone cannot be read */
+    held a = evict_read(&p->mixed, t->mixed), b = evict_read(&p->single, t->single);
+    if (strncmp(test_device, "cuda", 4) == 0)
+        held_same_positions(&a, &b);
+    else
+        held_same(&a, &b);
+    held_free(&a);
+    held_free(&b);
+}
+
+static void same_counters(const play *p) {
+    tamis_plan_counters a, b;
+    tamis_plan_get_counters(p->mixed.w.plan, &a);
+    tamis_plan_get_counters(p->single.w.plan, &b);
+    assert_int_equal(a.rows_written, b.rows_written);
+    assert_int_equal(a.rows_exact, b.rows_exact);
+    assert_int_equal(a.rows_full, b.rows_full);
+    assert_int_equal(a.rows_short + a.rows_selected, b.rows_short + b.rows_selected);
+    assert_int_equal(a.rows_observed, b.rows_observed);
+    assert_int_equal(a.kv_bytes_read, b.kv_bytes_read);
+    assert_int_equal(a.tokens_replaced, b.tokens_replaced);
+    assert_int_equal(a.pages_bounded, b.pages_bounded);
+}
+
+/* ---- Playing --------------------------------------------------------------------------------- */
+
+/* Rows that were verified may be given up, the oldest of them never. */
+static void advance(play *p, const share *s) {
+    twin *t = s->of;
+    const uint32_t before = t->length;
+    tamis_evicted evicted;
+    t->length += s->rows;
+    if (!s->exact && s->rows > 1) {
+        t->length = before + 1 + test_below(&p->random, s->rows);
+        OK(tamis_cache_truncate(p->mixed.w.cache, t->mixed, t->length, &test_error));
+        OK(tamis_cache_truncate(p->single.w.cache, t->single, t->length, &test_error));
+    }
+    if (!s->exact || t->length < t->prompt || !p->of->eviction) return;
+    if (t->length < WINDOW + SINKS) { /* too short to be scored; its next rows are decode rows */
+        renew(p, t);
+        return;
+    }
+    OK(tamis_plan_evict(p->mixed.w.plan, t->mixed, &evicted, &test_error));
+    OK(tamis_plan_evict(p->single.w.plan, t->single, NULL, &test_error));
+    p->n_evicted += evicted.tokens_before > evicted.tokens_kept;
+}
+
+static void round_of(play *p) {
+    share shares[LIVE];
+    const uint32_t n = choose(p, shares);
+    uint32_t all = 0, first = 0;
+    if (n == 0) return;
+    for (uint32_t i = 0; i < n; i++)
+        all += shares[i].rows;
+    run_mixed(p, shares, n);
+    for (uint32_t i = 0; i < n; i++) {
+        run_single(p, &shares[i]);
+        same_rows(p, first, shares[i].rows, all);
+        first += shares[i].rows;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        advance(p, &shares[i]);
+    if (test_below(&p->random, 8) == 0) same_held(p, shares[test_below(&p->random, n)].of);
+}
+
+static void steps_match_single_ones(void **state) {
+    const char *wanted = getenv("TEST_STEPS");
+    const uint32_t n_settings = sizeof settings / sizeof *settings,
+                   steps = (wanted ? (uint32_t)strtoul(wanted, NULL, 10) : 720) / test_slowness();
+    (void)state;
+    for (uint32_t i = 0; i < n_settings; i++) {
+        play p = {.of = &settings[i], .random = 11 + i};
+        print_message("%s\n", p.of->name);
+        open_worlds(&p);
+        for (uint32_t t = 0; t < LIVE; t++)
+            renew(&p, &p.twins[t]);
+        while (p.n_mixed < steps / n_settings)
+            round_of(&p);
+        same_counters(&p);
+        for (uint32_t t = 0; t < LIVE; t++)
+            same_held(&p, &p.twins[t]);
+        assert_true(!p.of->eviction || p.n_evicted > 0);
+        close_worlds(&p);
+    }
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------- */
+
+static void arguments_are_checked(void **state) {
+    const tamis_cache_params shape = test_shape();
+    const uint64_t tokens[4] = {1, 2, 3, 4};
+    const uint32_t rows[2] = {1, 3}, first = 0;
+    tamis_plan_params plan = {.max_sequences = 2, .max_rows = 8, .max_context = 64};
+    evict_world e;
+    tamis_sequence ids[2];
+    (void)state;
+    evict_open(&e, &shape, &plan);
+    for (uint32_t i = 0; i < 2; i++)
+        OK(tamis_cache_add(e.w.cache, &ids[i], &test_error));
+    tamis_step step = {.sequences = ids, .rows = rows, .count = 2, .exact = 1, .exact_from = 1};
+    FAILS(tamis_plan_step_begin(e.w.plan, &step, &test_error), TAMIS_E_ARGUMENT,
+          "exact_from is 1 in a step that is exact as a whole");
+    step.exact = 0;
+    step.exact_from = 2;
+    FAILS(tamis_plan_step_begin(e.w.plan, &step, &test_error), TAMIS_E_ARGUMENT,
+          "exact_from is 2: the step has 2 sequences");
+    step.exact_from = 1;
+    step.reserved32 = 5;
+    FAILS(tamis_plan_step_begin(e.w.plan, &step, &test_error), TAMIS_E_ARGUMENT,
+          "reserved32 of tamis_step is 5");
+    step.reserved32 = 0;
+    OK(test_step_begin(&e.w, &step));
+    FAILS(tamis_plan_step_keep_rows(e.w.plan, &first, 1, &test_error), TAMIS_E_STATE,
+          "the step is not exact");
+    for (uint32_t layer = 0; layer < shape.n_layers; layer++)
+        evict_layer(&e, layer, tokens, 4, NULL);
+    OK(tamis_plan_step_end(e.w.plan, &test_error));
+    plan.flags = TAMIS_PLAN_FIXED_LAUNCHES;
+    tamis_plan *fixed = NULL;
+    OK(tamis_plan_create(e.w.cache, &plan, &fixed, &test_error));
+    FAILS(tamis_plan_step_begin(fixed, &step, &test_error), TAMIS_E_ARGUMENT,
+          "under TAMIS_PLAN_FIXED_LAUNCHES a step is exact as a whole or not at all");
+    tamis_plan_destroy(&fixed);
+    evict_close(&e);
+}
+
+int main(int argc, char **argv) {
+    const int cannot = test_begin(argc, argv);
+    if (cannot) return cannot;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_match_single_ones),
+                                       cmocka_unit_test(arguments_are_checked)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
