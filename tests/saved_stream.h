@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAVED_NUMBERS_AT 32u /* in the head, by tms_saved_number, 4 bytes each */
-#define SAVED_HEAD_BYTES (SAVED_NUMBERS_AT + 4u * TMS_SAVED_NUMBERS + 8)
+#define SAVED_NUMBERS_AT   32u /* in the header, by tms_saved_number, 4 bytes each */
+#define SAVED_HEADER_BYTES (SAVED_NUMBERS_AT + 4u * TMS_SAVED_NUMBERS + 8)
 
 typedef struct saved_stream {
     uint8_t *bytes;
@@ -45,12 +45,12 @@ static inline void saved_set(saved_stream *s, tms_saved_number which, uint32_t v
     tms_put_u32(s->bytes + SAVED_NUMBERS_AT + 4 * which, value);
 }
 
-/* Makes the sums right of the head and of as many blocks as there are by what their frames say. */
+/* Makes the sums right of the header and of as many sections as there are by what their frames say. */
 static inline void saved_mend(saved_stream *s) {
-    if (s->size < SAVED_HEAD_BYTES) return;
-    uint64_t sum = tms_sum(TMS_SUM_BEGIN, s->bytes, SAVED_HEAD_BYTES - 8);
-    tms_put_u64(s->bytes + SAVED_HEAD_BYTES - 8, sum);
-    for (size_t at = SAVED_HEAD_BYTES; s->size - at >= 16;) {
+    if (s->size < SAVED_HEADER_BYTES) return;
+    uint64_t sum = tms_sum(TMS_SUM_BEGIN, s->bytes, SAVED_HEADER_BYTES - 8);
+    tms_put_u64(s->bytes + SAVED_HEADER_BYTES - 8, sum);
+    for (size_t at = SAVED_HEADER_BYTES; s->size - at >= 16;) {
         const size_t n = tms_get_u32(s->bytes + at + 4);
         if (n > s->size - at - 16) return;
         sum = tms_sum(tms_sum(sum, s->bytes + at, 8), s->bytes + at + 8, n);

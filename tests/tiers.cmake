@@ -11,7 +11,7 @@ include_guard()
 set(TAMIS_QUICK_TESTS
     "check\\.(smoke\\..*|forms|lean)" cuda-on-cpu
     "api-(arguments|steps|window|rotated|faults|ops|bounds|pages|evict|replay|uploads|read_limit|settings)"
-    "api-(eviction|eviction_(steps|kinds|forks)|mass|prefixes|narrow|load|ops_(dense|weights|paged))"
+    "api-(eviction|eviction_(steps|kinds|forks)|mass|prefixes|narrow|load|saved|saved_bytes|ops_(dense|weights|paged))"
     "api-(memory|cuda.*|layout|threads|devices.*|headers|symbols.*|needed.*)"
     "policies-(selections|matrix)-reference"
     "compare|compare-llama|portability|gpu-model|demo-refuses|readme-example|fetch-model|tiers|includes.*|errors.*|circles.*"

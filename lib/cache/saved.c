@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* K, V and planes of a run are about as many bytes at most. */
-#define RUN_BYTES (UINT64_C(1) << 20)
+#define RUN_BYTES (UINT64_C(1) << 18)
 
 /* What lies in each page of a memory, one entry for a slot; made of words of that many bytes. */
 typedef struct column {

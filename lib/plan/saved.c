@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The head of a saved sequence, compared with a plan, and the stream's blocks. */
+/* The header of a saved sequence, compared with a plan, and the stream's sections. */
 #include "lib/plan/saved.h"
 #include "lib/core/bytes.h"
 
@@ -9,17 +9,17 @@
 
 static const uint8_t MAGIC[8] = {'t', 'a', 'm', 'i', 's', 's', 'e', 'q'};
 
-/* Places in the head. */
+/* Places in the header. */
 enum {
     AT_VERSION = 8,
     AT_BYTES = 12,
     AT_FINGERPRINT = 16,
     AT_NUMBERS = 32,
     AT_SUM = AT_NUMBERS + 4 * TMS_SAVED_NUMBERS,
-    HEAD_BYTES = AT_SUM + 8
+    HEADER_BYTES = AT_SUM + 8
 };
 
-/* ---- The head of a plan's sequences ---------------------------------------------------------- */
+/* ---- The header of a plan's sequences ---------------------------------------------------------- */
 
 static uint32_t bits_of(float value) {
     uint32_t bits;
@@ -33,11 +33,11 @@ static float real_of(uint32_t bits) {
     return value;
 }
 
-void tms_saved_head_of(const tms_setup *setup, const uint8_t fingerprint[16], bool bounds,
-                       tms_saved_head *out) {
+void tms_saved_header_of(const tms_setup *setup, const uint8_t fingerprint[16], bool bounds,
+                         tms_saved_header *out) {
     const tamis_cache_params *c = &setup->cache->params;
     const tamis_eviction *e = &setup->params.eviction;
-    *out = (tms_saved_head){
+    *out = (tms_saved_header){
         .numbers = {[TMS_SAVED_N_LAYERS] = c->n_layers,
                     [TMS_SAVED_N_HEADS] = c->n_heads,
                     [TMS_SAVED_N_KV_HEADS] = c->n_kv_heads,
@@ -64,26 +64,26 @@ void tms_saved_head_of(const tms_setup *setup, const uint8_t fingerprint[16], bo
     memcpy(out->fingerprint, fingerprint, sizeof out->fingerprint);
 }
 
-void tms_saved_put_past(tms_saved_head *head, const tms_past *past) {
-    head->numbers[TMS_SAVED_LENGTH] = past->length;
-    head->numbers[TMS_SAVED_EVICTED_AT] = past->evicted_at;
-    head->numbers[TMS_SAVED_INTACT_FROM] = past->intact_from;
-    head->numbers[TMS_SAVED_SHORTEST] = past->shortest;
-    head->numbers[TMS_SAVED_UNORDERED] = past->unordered;
-    head->numbers[TMS_SAVED_SCORED_BY] = past->scored_by;
-    head->numbers[TMS_SAVED_SCORED_NEWEST] = past->scored_newest;
-    head->numbers[TMS_SAVED_SCORED_TO] = past->scored_to;
+void tms_saved_put_past(tms_saved_header *header, const tms_past *past) {
+    header->numbers[TMS_SAVED_LENGTH] = past->length;
+    header->numbers[TMS_SAVED_EVICTED_AT] = past->evicted_at;
+    header->numbers[TMS_SAVED_INTACT_FROM] = past->intact_from;
+    header->numbers[TMS_SAVED_SHORTEST] = past->shortest;
+    header->numbers[TMS_SAVED_UNORDERED] = past->unordered;
+    header->numbers[TMS_SAVED_SCORED_BY] = past->scored_by;
+    header->numbers[TMS_SAVED_SCORED_NEWEST] = past->scored_newest;
+    header->numbers[TMS_SAVED_SCORED_TO] = past->scored_to;
 }
 
-tms_past tms_saved_get_past(const tms_saved_head *head) {
-    return (tms_past){.length = head->numbers[TMS_SAVED_LENGTH],
-                      .evicted_at = head->numbers[TMS_SAVED_EVICTED_AT],
-                      .intact_from = head->numbers[TMS_SAVED_INTACT_FROM],
-                      .shortest = head->numbers[TMS_SAVED_SHORTEST],
-                      .unordered = head->numbers[TMS_SAVED_UNORDERED],
-                      .scored_by = head->numbers[TMS_SAVED_SCORED_BY],
-                      .scored_newest = head->numbers[TMS_SAVED_SCORED_NEWEST],
-                      .scored_to = head->numbers[TMS_SAVED_SCORED_TO]};
+tms_past tms_saved_get_past(const tms_saved_header *header) {
+    return (tms_past){.length = header->numbers[TMS_SAVED_LENGTH],
+                      .evicted_at = header->numbers[TMS_SAVED_EVICTED_AT],
+                      .intact_from = header->numbers[TMS_SAVED_INTACT_FROM],
+                      .shortest = header->numbers[TMS_SAVED_SHORTEST],
+                      .unordered = header->numbers[TMS_SAVED_UNORDERED],
+                      .scored_by = header->numbers[TMS_SAVED_SCORED_BY],
+                      .scored_newest = header->numbers[TMS_SAVED_SCORED_NEWEST],
+                      .scored_to = header->numbers[TMS_SAVED_SCORED_TO]};
 }
 
 /* ---- Comparing ------------------------------------------------------------------------------- */
@@ -104,12 +104,12 @@ typedef struct value_text {
     char text[40];
 } value_text;
 
-static value_text say(form form, uint32_t value) {
+static value_text say(form as, uint32_t value) {
     value_text out;
-    const char *name = form == DTYPE      ? tamis_dtype_name((tamis_dtype)value)
-                       : form == EVICTION ? tamis_eviction_name((tamis_eviction_kind)value)
-                                          : "unknown";
-    if (form == REAL)
+    const char *name = as == DTYPE      ? tamis_dtype_name((tamis_dtype)value)
+                       : as == EVICTION ? tamis_eviction_name((tamis_eviction_kind)value)
+                                        : "unknown";
+    if (as == REAL)
         snprintf(out.text, sizeof out.text, "%.9g", (double)real_of(value));
     else if (strcmp(name, "unknown") == 0)
         snprintf(out.text, sizeof out.text, "%" PRIu32, value);
@@ -118,28 +118,28 @@ static value_text say(form form, uint32_t value) {
     return out;
 }
 
-static tamis_status check_shape(const tms_saved_head *own, const tms_saved_head *head,
+static tamis_status check_shape(const tms_saved_header *own, const tms_saved_header *header,
                                 tamis_error *error) {
-    if (memcmp(head->fingerprint, own->fingerprint, sizeof own->fingerprint) != 0) {
+    if (memcmp(header->fingerprint, own->fingerprint, sizeof own->fingerprint) != 0) {
         char saved[33], have[33];
-        tms_hex(head->fingerprint, saved);
+        tms_hex(header->fingerprint, saved);
         tms_hex(own->fingerprint, have);
         return tms_error_set(error, TAMIS_E_ARGUMENT,
                              "the model's fingerprint is %s in the saved sequence, %s here", saved,
                              have);
     }
     for (size_t i = 0; i < N_SHAPE; i++)
-        TMS_REQUIRE(head->numbers[i] == own->numbers[i], TAMIS_E_ARGUMENT,
+        TMS_REQUIRE(header->numbers[i] == own->numbers[i], TAMIS_E_ARGUMENT,
                     "%s is %s in the saved sequence, %s in the %s", shape[i].name,
-                    say(shape[i].form, head->numbers[i]).text,
+                    say(shape[i].form, header->numbers[i]).text,
                     say(shape[i].form, own->numbers[i]).text, shape[i].whose);
     return TAMIS_OK;
 }
 
-static tamis_status check_flag(const tms_saved_head *head, tms_saved_number number,
+static tamis_status check_flag(const tms_saved_header *header, tms_saved_number number,
                                const char *name, tamis_error *error) {
-    TMS_REQUIRE(head->numbers[number] <= 1, TAMIS_E_FORMAT,
-                "%s of a saved sequence is %" PRIu32 ", not 0 or 1", name, head->numbers[number]);
+    TMS_REQUIRE(header->numbers[number] <= 1, TAMIS_E_FORMAT,
+                "%s of a saved sequence is %" PRIu32 ", not 0 or 1", name, header->numbers[number]);
     return TAMIS_OK;
 }
 
@@ -154,13 +154,13 @@ static tamis_status check_queries(const tms_setup *setup, const uint32_t *number
     return TAMIS_OK;
 }
 
-tamis_status tms_saved_check_head(const tms_setup *setup, const tms_saved_head *own,
-                                  const tms_saved_head *head, tamis_error *error) {
-    const uint32_t *numbers = head->numbers, dtype = numbers[TMS_SAVED_BOUNDS_DTYPE];
-    TMS_TRY(check_shape(own, head, error));
-    TMS_TRY(check_flag(head, TMS_SAVED_HAS_BOUNDS, "bounds", error));
-    TMS_TRY(check_flag(head, TMS_SAVED_UNORDERED, "unordered", error));
-    TMS_TRY(check_flag(head, TMS_SAVED_SCORED_NEWEST, "scored_newest", error));
+tamis_status tms_saved_check_header(const tms_setup *setup, const tms_saved_header *own,
+                                    const tms_saved_header *header, tamis_error *error) {
+    const uint32_t *numbers = header->numbers, dtype = numbers[TMS_SAVED_BOUNDS_DTYPE];
+    TMS_TRY(check_shape(own, header, error));
+    TMS_TRY(check_flag(header, TMS_SAVED_HAS_BOUNDS, "bounds", error));
+    TMS_TRY(check_flag(header, TMS_SAVED_UNORDERED, "unordered", error));
+    TMS_TRY(check_flag(header, TMS_SAVED_SCORED_NEWEST, "scored_newest", error));
     TMS_REQUIRE(tms_dtype_known(dtype) && tms_bounds_dtype((tamis_dtype)dtype) == dtype,
                 TAMIS_E_FORMAT, "a saved sequence has bounds of dtype %" PRIu32, dtype);
     TMS_REQUIRE(numbers[TMS_SAVED_LENGTH] <= setup->params.max_context, TAMIS_E_ARGUMENT,
@@ -207,21 +207,21 @@ static tamis_status get_sum(tms_stream *stream, uint64_t from, tamis_error *erro
     return TAMIS_OK;
 }
 
-tamis_status tms_saved_write_head(tms_stream *stream, const tms_saved_head *head,
-                                  tamis_error *error) {
+tamis_status tms_saved_write_header(tms_stream *stream, const tms_saved_header *header,
+                                    tamis_error *error) {
     uint8_t bytes[AT_SUM];
     memcpy(bytes, MAGIC, sizeof MAGIC);
     tms_put_u32(bytes + AT_VERSION, TMS_SAVED_VERSION);
-    tms_put_u32(bytes + AT_BYTES, HEAD_BYTES);
-    memcpy(bytes + AT_FINGERPRINT, head->fingerprint, sizeof head->fingerprint);
+    tms_put_u32(bytes + AT_BYTES, HEADER_BYTES);
+    memcpy(bytes + AT_FINGERPRINT, header->fingerprint, sizeof header->fingerprint);
     for (uint32_t i = 0; i < TMS_SAVED_NUMBERS; i++)
-        tms_put_u32(bytes + AT_NUMBERS + 4 * i, head->numbers[i]);
+        tms_put_u32(bytes + AT_NUMBERS + 4 * i, header->numbers[i]);
     stream->sum = tms_sum(TMS_SUM_BEGIN, bytes, sizeof bytes);
     TMS_TRY(put(stream, bytes, sizeof bytes, error));
     return put_sum(stream, error);
 }
 
-tamis_status tms_saved_read_head(tms_stream *stream, tms_saved_head *out, tamis_error *error) {
+tamis_status tms_saved_read_header(tms_stream *stream, tms_saved_header *out, tamis_error *error) {
     uint8_t bytes[AT_SUM];
     TMS_TRY(get(stream, bytes, AT_FINGERPRINT, error));
     TMS_REQUIRE(memcmp(bytes, MAGIC, sizeof MAGIC) == 0, TAMIS_E_FORMAT,
@@ -229,9 +229,9 @@ tamis_status tms_saved_read_head(tms_stream *stream, tms_saved_head *out, tamis_
     TMS_REQUIRE(tms_get_u32(bytes + AT_VERSION) == TMS_SAVED_VERSION, TAMIS_E_FORMAT,
                 "the saved sequence has version %" PRIu32 "; this library reads %u",
                 tms_get_u32(bytes + AT_VERSION), TMS_SAVED_VERSION);
-    TMS_REQUIRE(tms_get_u32(bytes + AT_BYTES) == HEAD_BYTES, TAMIS_E_FORMAT,
-                "the head of a saved sequence has %" PRIu32 " bytes, not %d",
-                tms_get_u32(bytes + AT_BYTES), HEAD_BYTES);
+    TMS_REQUIRE(tms_get_u32(bytes + AT_BYTES) == HEADER_BYTES, TAMIS_E_FORMAT,
+                "the header of a saved sequence has %" PRIu32 " bytes, not %d",
+                tms_get_u32(bytes + AT_BYTES), HEADER_BYTES);
     TMS_TRY(get(stream, bytes + AT_FINGERPRINT, AT_SUM - AT_FINGERPRINT, error));
     stream->sum = tms_sum(TMS_SUM_BEGIN, bytes, sizeof bytes);
     TMS_TRY(get_sum(stream, 0, error));
@@ -241,7 +241,7 @@ tamis_status tms_saved_read_head(tms_stream *stream, tms_saved_head *out, tamis_
     return TAMIS_OK;
 }
 
-uint64_t tms_saved_block_bytes(const tms_setup *setup) {
+uint64_t tms_saved_section_bytes(const tms_setup *setup) {
     const tamis_cache *cache = setup->cache;
     const uint32_t pages = tms_saved_pages(cache);
     const uint64_t sizes[] = {pages * (cache->size.page_bytes + cache->size.plane_bytes),
@@ -253,8 +253,8 @@ uint64_t tms_saved_block_bytes(const tms_setup *setup) {
     return most;
 }
 
-tamis_status tms_saved_write_block(tms_stream *stream, tms_saved_kind kind, const uint8_t *bytes,
-                                   uint64_t n, tamis_error *error) {
+tamis_status tms_saved_write_section(tms_stream *stream, tms_saved_kind kind, const uint8_t *bytes,
+                                     uint64_t n, tamis_error *error) {
     uint8_t frame[8];
     tms_put_u32(frame, (uint32_t)kind);
     tms_put_u32(frame + 4, (uint32_t)n);
@@ -264,13 +264,13 @@ tamis_status tms_saved_write_block(tms_stream *stream, tms_saved_kind kind, cons
     return put_sum(stream, error);
 }
 
-tamis_status tms_saved_read_block(tms_stream *stream, tms_saved_kind kind, uint8_t *to, uint64_t n,
-                                  tamis_error *error) {
+tamis_status tms_saved_read_section(tms_stream *stream, tms_saved_kind kind, uint8_t *to,
+                                    uint64_t n, tamis_error *error) {
     uint8_t frame[8];
     const uint64_t from = stream->at;
     TMS_TRY(get(stream, frame, sizeof frame, error));
     TMS_REQUIRE(tms_get_u32(frame) == (uint32_t)kind && tms_get_u32(frame + 4) == n, TAMIS_E_FORMAT,
-                "at byte %" PRIu64 " of a saved sequence a block of kind %" PRIu32 " has %" PRIu32
+                "at byte %" PRIu64 " of a saved sequence a section of kind %" PRIu32 " has %" PRIu32
                 " bytes; there must be one of kind %d and %" PRIu64,
                 from, tms_get_u32(frame), tms_get_u32(frame + 4), (int)kind, n);
     TMS_TRY(get(stream, to, n, error));

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stream of a saved sequence: what stands in its head, and blocks with checksums.
+/* The stream of a saved sequence: what stands in its header, and sections with checksums.
  *
- *   head    magic "tamisseq", version, bytes of the head; fingerprint; numbers; sum
- *   blocks  of lanes; of pages, and where there are bounds behind each of them one of their bounds; of
- *           queries; one that ends the stream
+ *   header    magic "tamisseq", version, bytes of the header; fingerprint; numbers; sum
+ *   sections  of lanes; of pages, and where there are bounds behind each of them one of their bounds;
+ *             of queries; one that ends the stream
  *
- * A block is its kind and the number of its bytes, u32 each, its bytes, and the sum u64 of all that the
- * stream has had so far but sums. How many bytes each block has follows from the blocks before it. */
+ * A section is its kind and the number of its bytes, u32 each, its bytes, and the sum u64 of all bytes so
+ * far that are no sums. How many bytes it has follows from the plan and the sections before it. */
 #ifndef TMS_PLAN_SAVED_H
 #define TMS_PLAN_SAVED_H
 
@@ -35,12 +35,12 @@
     X(EVERY, "every of the eviction", "plan", NUMBER)                                              \
     X(OPTIONS, "options of the eviction", "plan", NUMBER)
 
-/* The numbers of a head, in their order. */
+/* The numbers of a header, in their order. */
 typedef enum tms_saved_number {
 #define TMS_SAVED_ENUM(name, text, whose, form) TMS_SAVED_##name,
     TMS_SAVED_SHAPE(TMS_SAVED_ENUM)
 #undef TMS_SAVED_ENUM
-        TMS_SAVED_HAS_BOUNDS, /* 0 or 1: whether there are blocks of bounds, and of which kind */
+        TMS_SAVED_HAS_BOUNDS, /* 0 or 1: whether there are sections of bounds, and of which kind */
     TMS_SAVED_BOUNDS_KIND,
     TMS_SAVED_BOUNDS_WIDTH, /* bits of an f32 */
     TMS_SAVED_BOUNDS_DTYPE,
@@ -59,10 +59,10 @@ typedef enum tms_saved_number {
 
 #define TMS_SAVED_VERSION 1u
 
-typedef struct tms_saved_head {
+typedef struct tms_saved_header {
     uint8_t fingerprint[16];
     uint32_t numbers[TMS_SAVED_NUMBERS];
-} tms_saved_head;
+} tms_saved_header;
 
 typedef enum tms_saved_kind {
     TMS_SAVED_END = 0,   /* no bytes */
@@ -80,28 +80,28 @@ typedef struct tms_stream {
     uint64_t at, sum; /* bytes so far */
 } tms_stream;
 
-/* What a plan and its cache say of a sequence's head; not its history and queries. */
-void tms_saved_head_of(const tms_setup *setup, const uint8_t fingerprint[16], bool bounds,
-                       tms_saved_head *out);
-void tms_saved_put_past(tms_saved_head *head, const tms_past *past);
-tms_past tms_saved_get_past(const tms_saved_head *head);
+/* What a plan and its cache say of a sequence's header; not its history and queries. */
+void tms_saved_header_of(const tms_setup *setup, const uint8_t fingerprint[16], bool bounds,
+                         tms_saved_header *out);
+void tms_saved_put_past(tms_saved_header *header, const tms_past *past);
+tms_past tms_saved_get_past(const tms_saved_header *header);
 
 /* E_IO. */
-tamis_status tms_saved_write_head(tms_stream *stream, const tms_saved_head *head,
-                                  tamis_error *error);
+tamis_status tms_saved_write_header(tms_stream *stream, const tms_saved_header *header,
+                                    tamis_error *error);
 /* E_IO, E_FORMAT, E_DAMAGED. */
-tamis_status tms_saved_read_head(tms_stream *stream, tms_saved_head *out, tamis_error *error);
-/* Whether a head that was read fits a plan, whose own is `own`. E_ARGUMENT, E_FORMAT. */
-tamis_status tms_saved_check_head(const tms_setup *setup, const tms_saved_head *own,
-                                  const tms_saved_head *head, tamis_error *error);
+tamis_status tms_saved_read_header(tms_stream *stream, tms_saved_header *out, tamis_error *error);
+/* Whether a header that was read fits a plan, whose own is `own`. E_ARGUMENT, E_FORMAT. */
+tamis_status tms_saved_check_header(const tms_setup *setup, const tms_saved_header *own,
+                                    const tms_saved_header *header, tamis_error *error);
 
-/* The most bytes of a block of such a plan. */
-uint64_t tms_saved_block_bytes(const tms_setup *setup);
+/* The most bytes of a section of such a plan. */
+uint64_t tms_saved_section_bytes(const tms_setup *setup);
 /* E_IO. */
-tamis_status tms_saved_write_block(tms_stream *stream, tms_saved_kind kind, const uint8_t *bytes,
-                                   uint64_t n, tamis_error *error);
-/* The next block, which must be of this kind and size. E_IO, E_FORMAT, E_DAMAGED. */
-tamis_status tms_saved_read_block(tms_stream *stream, tms_saved_kind kind, uint8_t *to, uint64_t n,
-                                  tamis_error *error);
+tamis_status tms_saved_write_section(tms_stream *stream, tms_saved_kind kind, const uint8_t *bytes,
+                                     uint64_t n, tamis_error *error);
+/* The next section, which must be of this kind and size. E_IO, E_FORMAT, E_DAMAGED. */
+tamis_status tms_saved_read_section(tms_stream *stream, tms_saved_kind kind, uint8_t *to,
+                                    uint64_t n, tamis_error *error);
 
 #endif

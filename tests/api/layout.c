@@ -53,6 +53,7 @@ static const layout layouts[] = {
     GROWS(tamis_rotated_rows, 208),
     GROWS(tamis_stored_rows, 144),
     GROWS(tamis_evicted, 104),
+    GROWS(tamis_save_params, 72),
     GROWS(tamis_plan_counters, 264),
     GROWS(tamis_plan_times, 208),
     GROWS(tamis_model_params, 80),

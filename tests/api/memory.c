@@ -147,12 +147,53 @@ static tamis_status share(objects *o) {
     return status;
 }
 
+/* A stream in memory that is there already. */
+typedef struct stream {
+    uint8_t bytes[1 << 17];
+    size_t size, at;
+} stream;
+
+static int write_bytes(void *user, const void *bytes, size_t n) {
+    stream *s = user;
+    if (n > sizeof s->bytes - s->size) return 1;
+    memcpy(s->bytes + s->size, bytes, n);
+    s->size += n;
+    return 0;
+}
+
+static int read_bytes(void *user, void *bytes, size_t n) {
+    stream *s = user;
+    if (n > s->size - s->at) return 1;
+    memcpy(bytes, s->bytes + s->at, n);
+    s->at += n;
+    return 0;
+}
+
+/* The fork is saved, and restored beside itself. */
+static tamis_status keep(objects *o) {
+    static stream s;
+    const tamis_save_params params = {.flags = 0};
+    tamis_cache_stats before, now;
+    tamis_sequence copy = 0;
+    tamis_status status = TAMIS_OK;
+    s.size = s.at = 0;
+    tamis_cache_get_stats(o->cache, &before);
+    CALL(status, tamis_plan_save(o->plan, o->fork, &params, write_bytes, &s, &test_error));
+    CALL(status, tamis_plan_restore(o->plan, &params, read_bytes, &s, &copy, &test_error));
+    tamis_cache_get_stats(o->cache, &now);
+    assert_int_equal(now.sequences, before.sequences + (status == TAMIS_OK));
+    assert_int_equal(copy != 0, status == TAMIS_OK);
+    if (status != TAMIS_OK) assert_int_equal(now.pages_held, before.pages_held);
+    return status;
+}
+
 static tamis_status run(void) {
     objects o = {.context = NULL};
     test_error = (tamis_error){0};
     tamis_status status = make(&o);
     if (status == TAMIS_OK) status = use(&o);
     if (status == TAMIS_OK) status = share(&o);
+    if (status == TAMIS_OK) status = keep(&o);
     tamis_event_destroy(&o.event);
     tamis_event_destroy(&o.uploaded);
     tamis_host_buffer_destroy(&o.host);

@@ -205,7 +205,7 @@ static void bounds_are_free(void **state) {
     evict_close(&b);
 }
 
-/* Lanes of more than a MiB come in several blocks, pools may be one for each layer. */
+/* Lanes of more than 256 KiB come in several sections, pools may be one for each layer. */
 static void long_lanes_and_pools(void **state) {
     (void)state;
     const uint32_t n = 2100;

@@ -7,7 +7,7 @@
 
 /* ---- The bytes ------------------------------------------------------------------------------- */
 
-/* Little-endian, head and rows: what a stream says does not depend on the host. */
+/* Little-endian, header and rows: what a stream says does not depend on the host. */
 static void bytes_are_as_documented(void **state) {
     (void)state;
     evict_world e;
@@ -15,11 +15,11 @@ static void bytes_are_as_documented(void **state) {
     saved_stream s = saved_save(&e, evict_add(&e, 0, 3), &saved_bare);
     const uint8_t *at = s.bytes;
     assert_memory_equal(at, "tamisseq\1\0\0\0", 12);
-    assert_int_equal(tms_get_u32(at + 12), SAVED_HEAD_BYTES);
+    assert_int_equal(tms_get_u32(at + 12), SAVED_HEADER_BYTES);
     assert_memory_equal(at + 16, saved_bare.fingerprint, 16);
     assert_int_equal(saved_number(&s, TMS_SAVED_HEAD_DIM), 64);
     assert_int_equal(saved_number(&s, TMS_SAVED_LENGTH), 3);
-    at += SAVED_HEAD_BYTES;
+    at += SAVED_HEADER_BYTES;
     assert_memory_equal(at, "\1\0\0\0\40\0\0\0\3\0\0\0\0\0\0\0", 16); /* 4 lanes of 3 slots */
     at += 8 + 32 + 8;
     assert_int_equal(tms_get_u32(at), TMS_SAVED_PAGES);
@@ -174,13 +174,13 @@ static void contradictions_are_refused(void **state) {
         {4, UINT32_MAX, "lane 0 of a saved sequence, of 33 tokens, has given back 34359738360"}};
     for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) {
         saved_stream other = copy_of(&s);
-        tms_put_u32(other.bytes + SAVED_HEAD_BYTES + 8 + lanes[i].at, lanes[i].value);
+        tms_put_u32(other.bytes + SAVED_HEADER_BYTES + 8 + lanes[i].at, lanes[i].value);
         saved_mend(&other);
         refused(&e, &other, TAMIS_E_FORMAT, lanes[i].text);
         free(other.bytes);
     }
-    /* Another length than the pages have: the blocks do not fit. */
-    tms_put_u32(s.bytes + SAVED_HEAD_BYTES + 8, 32);
+    /* Another length than the pages have: the sections do not fit. */
+    tms_put_u32(s.bytes + SAVED_HEADER_BYTES + 8, 32);
     saved_mend(&s);
     refused(&e, &s, TAMIS_E_FORMAT, "there must be one of kind 2 and");
     free(s.bytes);
@@ -196,7 +196,7 @@ static void gone_pages_are_checked(void **state) {
     saved_stream s = saved_save(&e, id, &saved_bare);
     const uint32_t shortest = saved_number(&s, TMS_SAVED_SHORTEST);
     tamis_sequence_stats a, b;
-    assert_true(shortest > 0 && tms_get_u32(s.bytes + SAVED_HEAD_BYTES + 12) > 0);
+    assert_true(shortest > 0 && tms_get_u32(s.bytes + SAVED_HEADER_BYTES + 12) > 0);
     const tamis_sequence copy = saved_restore(&e, &s);
     OK(tamis_cache_get_sequence_stats(e.w.cache, id, &a, &test_error));
     OK(tamis_cache_get_sequence_stats(e.w.cache, copy, &b, &test_error));
@@ -208,7 +208,7 @@ static void gone_pages_are_checked(void **state) {
     saved_mend(&s);
     refused(&e, &s, TAMIS_E_FORMAT, "it cannot be shorter than 0");
     saved_set(&s, TMS_SAVED_SHORTEST, shortest);
-    tms_put_u32(s.bytes + SAVED_HEAD_BYTES + 12, 9);
+    tms_put_u32(s.bytes + SAVED_HEADER_BYTES + 12, 9);
     saved_mend(&s);
     refused(&e, &s, TAMIS_E_FORMAT, "has given back 72;");
     free(s.bytes);
@@ -229,7 +229,27 @@ static saved_stream small(evict_world *e) {
     return saved_save(e, evict_add(e, 0, 9), &saved_bounded);
 }
 
-/* Every prefix fails, and every byte of a block counts. */
+/* Slots behind a lane's end, in a page that others have used, hold zeros. */
+static void dead_slots_are_zeros(void **state) {
+    (void)state;
+    const uint32_t row = 64 * sizeof(float);
+    uint8_t page[2 * 8 * 64 * sizeof(float)];
+    evict_world e;
+    saved_stream s = small(&e);
+    const tamis_sequence id = saved_restore(&e, &s);
+    const tms_sequence *sequence = tms_cache_find(e.w.cache, id);
+    const tms_pool *pool = tms_cache_pool(e.w.cache, 0);
+    tms_device *dev = e.w.context->dev;
+    /* The lane's second page holds one of 8 slots. */
+    OK(dev->backend->read(dev, (tms_ref){pool->data, tms_lane_pages(sequence, 0)[1] * sizeof page},
+                          page, sizeof page));
+    for (uint32_t i = 0; i < sizeof page; i++)
+        if (i % (8 * row) >= row) assert_int_equal(page[i], 0);
+    free(s.bytes);
+    evict_close(&e);
+}
+
+/* Every prefix fails, and every byte of a section counts. */
 static void cut_and_damaged_streams(void **state) {
     (void)state;
     const size_t every = strcmp(test_device, "reference") == 0 ? 1 : 61;
@@ -266,7 +286,7 @@ static void other_versions_and_other_files(void **state) {
     refused(&e, &s, TAMIS_E_FORMAT, "the saved sequence has version 2; this library reads 1");
     tms_put_u32(s.bytes + 8, 1);
     tms_put_u32(s.bytes + 12, 500);
-    refused(&e, &s, TAMIS_E_FORMAT, "the head of a saved sequence has 500 bytes");
+    refused(&e, &s, TAMIS_E_FORMAT, "the header of a saved sequence has 500 bytes");
     memcpy(s.bytes, "GGUF", 4);
     refused(&e, &s, TAMIS_E_FORMAT, "the bytes are no saved sequence");
     free(s.bytes);
@@ -280,7 +300,7 @@ static void callbacks_fail(void **state) {
     saved_stream whole = small(&e);
     const tamis_sequence id = saved_restore(&e, &whole);
     const size_t calls = whole.calls;
-    /* The head is read in one call more than it is written in. */
+    /* The header is read in one call more than it is written in. */
     for (size_t i = 1; i <= calls; i++) {
         saved_stream s = {.fails = i};
         if (i < calls)
@@ -456,6 +476,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(other_plans_refuse),
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(gone_pages_are_checked),
+        cmocka_unit_test(dead_slots_are_zeros),
         cmocka_unit_test(cut_and_damaged_streams),
         cmocka_unit_test(other_versions_and_other_files),
         cmocka_unit_test(callbacks_fail),

@@ -134,7 +134,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_remove(tamis_cache *cache,
 
 /* Copies one lane's K and V rows of slots [first, first + count) to the host as f32,
  * [count][head_dim] each, in slot order. Either of k and v may be NULL. E_STATE for slots whose page
- * was given back. Waits. For tests and for saving a prompt. */
+ * was given back. Waits. For tests; saved.h saves a
+ * sequence as it is. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read(tamis_cache *cache,
                                                          tamis_sequence sequence, uint32_t layer,
                                                          uint32_t kv_head, uint32_t first,

@@ -20,7 +20,7 @@ extern "C" {
  * is forgotten: one that is restored shares no pages, and knows of its own queries alone.
  *
  * All numbers are little-endian, whatever the host. The stream has a version, and a checksum behind
- * each MiB or so, which finds accidents: whoever may write the bytes decides what a model goes on from.
+ * each 256 KiB or so, which finds accidents: whoever may write the bytes decides what a model goes on from.
  * A stream from a stranger is not trusted, though: any bytes whatever are restored or refused.
  *
  * The stream fits a plan that agrees in: the model's fingerprint, as the caller gives it; the cache's
@@ -48,7 +48,7 @@ typedef struct tamis_save_params {
     uint64_t reserved[6];    /* 0, else E_ARGUMENT */
 } tamis_save_params;
 
-/* Writes a sequence, which stays as it is, between steps. The host holds 2 MiB or so meanwhile. Waits.
+/* Writes a sequence, which stays as it is, between steps. The host holds half a MiB or so meanwhile. Waits.
  * Errors, after which what has been written is no stream: E_ARGUMENT (NULL; no such sequence; an unknown
  * flag; a reserved field); E_STATE (an open step on the cache; a sequence that holds rows of a step that
  * was given up, or layers of an eviction that failed between them; bounds that a failed call has left

@@ -31,6 +31,8 @@
  *               tamis_plan_step_pages says before a step whether the cache has room for it. At a
  *               prompt's end tamis_plan_evict keeps the tokens that are worth their memory.
  *               Counters prove how much of the cache was read.
+ *               saved.h writes a sequence as a stream of bytes, and makes it anew from them in a
+ *               cache of any device.
  * 7. graph.h    What a context enqueues, recorded once and launched again (CUDA graphs).
  * 8. settings.h   How kernels read memory; the fastest way differs by processor.
  * 9. log.h      Log lines, which go to a callback. The library prints nothing by itself.

@@ -109,18 +109,14 @@ const cli_command cli_run_command = {
     "answer;\n"
     "where the lines come from no terminal it ends the conversation, and the exit status is 130.\n"
     "\n"
-    "With --session the sequence is kept in a file, which nobody else may read: K and V of all "
-    "layers,\n"
-    "of a large model many MiB for each 1000 tokens. Where the file is there, its text is not "
-    "read\n"
-    "again: the prompt goes on behind the last answer, without bos, or with --chat the next line "
-    "does.\n"
-    "Model, --cache-dtype, --page-size, --evict and its numbers must be those of the run that "
-    "wrote it.\n"
-    "The file is replaced as a whole at the end; a run that fails, or is interrupted before its "
-    "text\n"
-    "was read, leaves it as it was. Whoever may write the file decides what the model goes on "
-    "from.\n"
+    "With --session the sequence is kept in a file that nobody else may read: K and V of all\n"
+    "layers, of a large model many MiB for 1000 tokens. Where the file is there, its text is\n"
+    "not read again: the prompt goes on behind the last answer, without bos, or with --chat the\n"
+    "next line does. The model, --cache-dtype, --page-size and --evict with its numbers must be\n"
+    "those of the run that wrote it; a fingerprint of the model is taken, which reads its\n"
+    "weights once. The file is replaced as a whole at the end: a run that fails, or is\n"
+    "interrupted before its text was read, leaves it as it was. Whoever may write it decides\n"
+    "what the model goes on from.\n"
     "\n"
     "With --chunks or --chunk-tokens the text before the prompt consists of chunks, whose K and V\n"
     "are kept in a store from one run to the next. Those that it has are loaded in the place of\n"
@@ -169,7 +165,7 @@ static bool check_chat(const run_flags *f) {
     return false;
 }
 
-/* Stored chunks are put before a sequence's first token; and what is kept of a session is a file. */
+/* Stored chunks stand before all other text; the file can be written. */
 static bool check_session(const run_flags *f) {
     const char *name = cli_run_command.name;
     const cli_saved saved = {.path = f->session};

@@ -8,10 +8,9 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <tamis/saved.h>
 #include <unistd.h>
 
-/* The head: little-endian numbers, and a sum (FNV-1a) of what stands before it. */
+/* The header: little-endian numbers, and a sum (FNV-1a) of what stands before it. */
 enum {
     AT_VERSION = 8,
     AT_TURNS = 12,
@@ -19,7 +18,7 @@ enum {
     AT_NEXT = 20,
     AT_FORMAT = 24,
     AT_SUM = 56,
-    HEAD_BYTES = 64
+    HEADER_BYTES = 64
 };
 #define VERSION 1u
 static const char MAGIC[] = "tamisrun";
@@ -36,16 +35,11 @@ static uint32_t get_u32(const uint8_t *from) {
     return value;
 }
 
-static uint64_t sum_of(const uint8_t *head) {
+static uint64_t sum_of(const uint8_t *header) {
     uint64_t sum = UINT64_C(0xcbf29ce484222325);
     for (int i = 0; i < AT_SUM; i++)
-        sum = (sum ^ head[i]) * UINT64_C(0x100000001b3);
+        sum = (sum ^ header[i]) * UINT64_C(0x100000001b3);
     return sum;
-}
-
-static tamis_status fingerprint(cli_session *s, tamis_save_params *params, tamis_error *error) {
-    *params = (tamis_save_params){0};
-    return tamis_model_fingerprint(s->model, params->fingerprint, error);
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -74,39 +68,36 @@ static int read_bytes(void *user, void *bytes, size_t n) {
     return fread(bytes, 1, n, user) != n;
 }
 
-static tamis_status read_head(cli_saved *saved, cli_session *s, FILE *file, tamis_error *error) {
-    uint8_t head[HEAD_BYTES];
+static tamis_status read_header(cli_saved *saved, cli_session *s, FILE *file, tamis_error *error) {
+    uint8_t header[HEADER_BYTES];
     uint32_t n_vocab = tamis_model_describe(s->model)->n_vocab;
-    const bool whole = fread(head, 1, sizeof(head), file) == sizeof(head);
-    if (!whole || memcmp(head, MAGIC, AT_VERSION) != 0)
+    const bool whole = fread(header, 1, sizeof(header), file) == sizeof(header);
+    if (!whole || memcmp(header, MAGIC, AT_VERSION) != 0)
         return cli_error(error, TAMIS_E_FORMAT, "%s: is no session of tamis run", saved->path);
-    if (get_u32(head + AT_VERSION) != VERSION)
+    if (get_u32(header + AT_VERSION) != VERSION)
         return cli_error(error, TAMIS_E_FORMAT, "%s: has version %u; this program reads %u",
-                         saved->path, get_u32(head + AT_VERSION), VERSION);
-    const uint64_t sum = get_u32(head + AT_SUM) | (uint64_t)get_u32(head + AT_SUM + 4) << 32;
-    if (sum != sum_of(head) || get_u32(head + AT_UNREAD) > 1 || head[AT_SUM - 1] != 0)
+                         saved->path, get_u32(header + AT_VERSION), VERSION);
+    const uint64_t sum = get_u32(header + AT_SUM) | (uint64_t)get_u32(header + AT_SUM + 4) << 32;
+    if (sum != sum_of(header) || get_u32(header + AT_UNREAD) > 1 || header[AT_SUM - 1] != 0)
         return cli_error(error, TAMIS_E_DAMAGED, "%s: is damaged", saved->path);
-    s->next = (int32_t)get_u32(head + AT_NEXT);
-    s->unread = get_u32(head + AT_UNREAD) != 0;
+    s->next = (int32_t)get_u32(header + AT_NEXT);
+    s->unread = get_u32(header + AT_UNREAD) != 0;
     if (s->unread && (s->next < 0 || (uint32_t)s->next >= n_vocab))
         return cli_error(error, TAMIS_E_FORMAT,
                          "%s: the last token is %d, outside the vocabulary of %u", saved->path,
                          s->next, n_vocab);
-    saved->turns = get_u32(head + AT_TURNS);
-    memcpy(saved->format, head + AT_FORMAT, sizeof(saved->format));
+    saved->turns = get_u32(header + AT_TURNS);
+    memcpy(saved->format, header + AT_FORMAT, sizeof(saved->format));
     return TAMIS_OK;
 }
 
 /* A sequence beside the session's empty one, which it then replaces. */
 static tamis_status read_sequence(const cli_saved *saved, cli_session *s, FILE *file,
                                   tamis_error *error) {
-    tamis_save_params params;
     tamis_sequence sequence = 0;
     uint32_t length = 0;
-    tamis_status status = fingerprint(s, &params, error);
-    if (status != TAMIS_OK) return status;
-    status = tamis_plan_restore(tamis_runner_plan(s->runner), &params, read_bytes, file, &sequence,
-                                error);
+    tamis_status status = tamis_plan_restore(tamis_runner_plan(s->runner), &saved->params,
+                                             read_bytes, file, &sequence, error);
     const tamis_error reason = *error;
     if (status == TAMIS_E_IO && feof(file))
         return cli_error(error, TAMIS_E_FORMAT, "%s: ends within its sequence", saved->path);
@@ -119,10 +110,12 @@ static tamis_status read_sequence(const cli_saved *saved, cli_session *s, FILE *
 }
 
 tamis_status cli_saved_restore(cli_saved *saved, cli_session *s, tamis_error *error) {
-    tamis_status status;
+    saved->params = (tamis_save_params){0};
+    tamis_status status = tamis_model_fingerprint(s->model, saved->params.fingerprint, error);
+    if (status != TAMIS_OK) return status;
     FILE *file = open_file(saved->path, &status, error);
     if (file == NULL) return status;
-    status = read_head(saved, s, file, error);
+    status = read_header(saved, s, file, error);
     if (status == TAMIS_OK) status = read_sequence(saved, s, file, error);
     fclose(file);
     saved->restored = status == TAMIS_OK;
@@ -142,37 +135,35 @@ static int write_bytes(void *user, const void *bytes, size_t n) {
     return fwrite(bytes, 1, n, user) != n;
 }
 
-static void make_head(const cli_saved *saved, const cli_session *s, uint8_t head[HEAD_BYTES]) {
-    memset(head, 0, HEAD_BYTES);
-    memcpy(head, MAGIC, AT_VERSION);
-    put_u32(head + AT_VERSION, VERSION);
-    put_u32(head + AT_TURNS, saved->turns);
-    put_u32(head + AT_UNREAD, s->unread);
-    put_u32(head + AT_NEXT, s->unread ? (uint32_t)s->next : 0);
-    memcpy(head + AT_FORMAT, saved->format, strnlen(saved->format, sizeof(saved->format) - 1));
-    const uint64_t sum = sum_of(head);
-    put_u32(head + AT_SUM, (uint32_t)sum);
-    put_u32(head + AT_SUM + 4, (uint32_t)(sum >> 32));
+static void make_header(const cli_saved *saved, const cli_session *s,
+                        uint8_t header[HEADER_BYTES]) {
+    memset(header, 0, HEADER_BYTES);
+    memcpy(header, MAGIC, AT_VERSION);
+    put_u32(header + AT_VERSION, VERSION);
+    put_u32(header + AT_TURNS, saved->turns);
+    put_u32(header + AT_UNREAD, s->unread);
+    put_u32(header + AT_NEXT, s->unread ? (uint32_t)s->next : 0);
+    memcpy(header + AT_FORMAT, saved->format, strnlen(saved->format, sizeof(saved->format) - 1));
+    const uint64_t sum = sum_of(header);
+    put_u32(header + AT_SUM, (uint32_t)sum);
+    put_u32(header + AT_SUM + 4, (uint32_t)(sum >> 32));
 }
 
 bool cli_saved_write(const cli_saved *saved, cli_session *s, const char *command) {
-    tamis_save_params params;
     tamis_error error = {0};
     cli_output output;
-    uint8_t head[HEAD_BYTES];
+    uint8_t header[HEADER_BYTES];
     if (s->half_read)
         fprintf(stderr, "%s: %s stays as it was: the text was not read to its end\n", command,
                 saved->path);
     if (s->half_read || s->length == 0) return true;
-    tamis_status status = fingerprint(s, &params, &error);
-    if (status != TAMIS_OK) return cli_fail(command, "%s", error.text) == CLI_OK;
     if (!cli_output_open_private(&output, command, saved->path)) return false;
-    make_head(saved, s, head);
+    make_header(saved, s, header);
     errno = 0;
-    if (write_bytes(output.file, head, sizeof(head)) != 0)
+    if (write_bytes(output.file, header, sizeof(header)) != 0)
         return cli_output_fail(&output, command, errno);
-    status = tamis_plan_save(tamis_runner_plan(s->runner), s->sequence, &params, write_bytes,
-                             output.file, &error);
+    const tamis_status status = tamis_plan_save(tamis_runner_plan(s->runner), s->sequence,
+                                                &saved->params, write_bytes, output.file, &error);
     if (status == TAMIS_E_IO && ferror(output.file))
         return cli_output_fail(&output, command, errno);
     if (status == TAMIS_OK) return cli_output_finish(&output, command);

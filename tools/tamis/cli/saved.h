@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session's sequence in a file, from which a later run goes on: a head of this program's own, then
+/* A session's sequence in a file, from which a later run goes on: a header of this program's own, then
  * the sequence as tamis_plan_save writes it. */
 #ifndef CLI_SAVED_H
 #define CLI_SAVED_H
 
 #include "cli/session.h"
 
+#include <tamis/saved.h>
+
 /* What a file says beside the sequence. */
 typedef struct cli_saved {
     const char *path;
+    tamis_save_params params; /* the model's fingerprint, from cli_saved_restore on */
     bool restored;   /* the file was there */
     uint32_t turns;  /* of a conversation; 0: it is none */
     char format[32]; /* the conversation's; "" */
@@ -18,8 +21,8 @@ typedef struct cli_saved {
  * false. */
 bool cli_saved_check(const cli_saved *saved, const char *command);
 
-/* Puts the file's sequence in the place of the session's empty one, and fills in *saved; does nothing
- * where there is no file. Errors name the file: E_IO; E_FORMAT and E_DAMAGED (it is none, or cut);
+/* Puts the file's sequence in the place of the session's empty one, and fills in *saved; where there
+ * is no file it only finds what a file will need. Errors name the file: E_IO; E_FORMAT and E_DAMAGED (it is none, or cut);
  * those of tamis_plan_restore and tamis_model_fingerprint. */
 tamis_status cli_saved_restore(cli_saved *saved, cli_session *s, tamis_error *error);
 
