@@ -170,8 +170,10 @@ typedef struct parts_numbers {
 __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) PART_MEMORY(1)
                                                      PART_MEMORY(2) MEMORY(const float, addend_w)
                                                          const parts_numbers arg) {
-    __local float4 scratch[TOGETHER * WG_SIZE];
-    __local float *shares = (__local float *)scratch, *totals = shares + ROWS * WG_SIZE;
+    /* An array of floats: of one of vectors, Mesa reads behind the first vector nothing. */
+    __local float shares[4 * TOGETHER * WG_SIZE] __attribute__((aligned(16)));
+    __local float *totals = shares + ROWS * WG_SIZE;
+    __local float4 *scratch = (__local float4 *)shares;
     const uint n_rows = min(arg.n_rows, (uint)ROWS), wi = (uint)get_local_id(0);
     const stage s = STAGE(arg.stages[0], 0);
     const part second = PART(arg.parts[1], 1), third = PART(arg.parts[2], 2);
