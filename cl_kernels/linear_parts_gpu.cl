@@ -170,8 +170,11 @@ typedef struct parts_numbers {
 __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) PART_MEMORY(1)
                                                      PART_MEMORY(2) MEMORY(const float, addend_w)
                                                          const parts_numbers arg) {
-    __local float4 scratch[TOGETHER * WG_SIZE];
-    __local float *shares = (__local float *)scratch, *totals = shares + ROWS * WG_SIZE;
+    /* Declared as floats, not as vectors: of an array of vectors read as floats, Mesa 22.3 drops what
+     * has a constant index behind the first vector. */
+    __local float shares[4 * TOGETHER * WG_SIZE] __attribute__((aligned(16)));
+    __local float *totals = shares + ROWS * WG_SIZE;
+    __local float4 *scratch = (__local float4 *)shares;
     const uint n_rows = min(arg.n_rows, (uint)ROWS), wi = (uint)get_local_id(0);
     const stage s = STAGE(arg.stages[0], 0);
     const part second = PART(arg.parts[1], 1), third = PART(arg.parts[2], 2);
@@ -190,6 +193,7 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     SUM_ROWS(scaled ? share_of(&addend, r, totals[r] / n_in, n_in, true, wi) : 0.0f);
     UNROLL for (uint r = 0; r < ROWS; r++)
         addend_scales[r] = scaled ? 1.0f / sqrt(totals[r] / n_in + s.eps) : 1.0f;
+    barrier(CLK_LOCAL_MEM_FENCE); /* step 4 writes over totals */
     OPEN(const float, addend_w);
     rows.adds = 1;
     rows.addend = s.addend;

@@ -412,6 +412,7 @@ const check_op check_op_linear_parts = {
             {LIST_CI, "nasty:iq4_nl:r1:in768:out70:mix1:strips1"},
             {LIST_CI, "normal:q2_k:r3:in512:out21:mix1"},
             {LIST_OCLGRIND, "normal:f16:r2:in33:out9:bias:normed:addend1"},
+            {LIST_OCLGRIND, "normal:f16:r1:parts1:in33:out9:addend1"},
             {LIST_OCLGRIND, "normal:q4_1:r1:parts2:in64:out9:gated"},
             {LIST_OCLGRIND, "normal:f16:r2:parts1:in33:out9:normed:layer:gated:gelu"},
             {LIST_OCLGRIND, "normal:q4_k:r1:in256:out3:mix1:normed"},
