@@ -48,8 +48,8 @@ if(NOT TAMIS_STORE)
                  PATTERN blend_trials.h EXCLUDE PATTERN record.h EXCLUDE)
 endif()
 if(DEFINED TAMIS_MODEL AND NOT TAMIS_MODEL)
-    list(APPEND left_out PATTERN model.h EXCLUDE PATTERN blend_model.h EXCLUDE PATTERN record.h EXCLUDE
-                         PATTERN sample.h EXCLUDE PATTERN vocab.h EXCLUDE)
+    list(APPEND left_out PATTERN batch.h EXCLUDE PATTERN model.h EXCLUDE PATTERN blend_model.h
+                         EXCLUDE PATTERN record.h EXCLUDE PATTERN sample.h EXCLUDE PATTERN vocab.h EXCLUDE)
 endif()
 install(DIRECTORY lib/include/tamis DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development
         ${left_out})

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <tamis/batch.h>
 #include <tamis/blend.h>
 #include <tamis/blend_trials.h>
 #include <tamis/cuda.h>
@@ -61,6 +62,11 @@ static const layout layouts[] = {
     GROWS(tamis_vocab_info, 136),
     GROWS(tamis_attention_rows, 168),
     GROWS(tamis_sampling, 56),
+    GROWS(tamis_run, 64),
+    GROWS(tamis_scheduler_params, 72),
+    GROWS(tamis_request, 96),
+    FIXED(tamis_request_event, 24),
+    GROWS(tamis_scheduler_stats, 144),
     FIXED(tamis_place, 16),
     FIXED(tamis_read_order, 16),
     FIXED(tamis_lists, 40),

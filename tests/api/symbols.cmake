@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The shared library LIBRARY exports what the headers in HEADERS declare, and nothing else: model.h,
-# blend_model.h, record.h, sample.h and vocab.h what the MODEL does, the others the core. Those of the
+# batch.h, blend_model.h, record.h, sample.h and vocab.h what the MODEL does, the others the core. Those of the
 # store, of records and of blends are there with the STORE alone.
 # The core asks the environment by secure_getenv alone, the model does not ask it.
 cmake_minimum_required(VERSION 3.25)
@@ -15,7 +15,7 @@ if(NOT exported)
     message(FATAL_ERROR "no exported symbols in ${LIBRARY}")
 endif()
 
-set(of_model ${HEADERS}/model.h ${HEADERS}/blend_model.h ${HEADERS}/record.h ${HEADERS}/sample.h
+set(of_model ${HEADERS}/batch.h ${HEADERS}/model.h ${HEADERS}/blend_model.h ${HEADERS}/record.h ${HEADERS}/sample.h
              ${HEADERS}/vocab.h)
 set(headers ${of_model})
 if(NOT MODEL)
