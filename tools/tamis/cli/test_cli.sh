@@ -449,12 +449,12 @@ number_of() {
 
 # As many sequences as fit into the memory of three in full.
 check_arrivals() {
-    local run=(bench arrivals --model "$data/needle.gguf" --requests 6 --rate 6000 --context 96 --tokens 8
+    local run=(bench arrivals --model "$data/needle.gguf" --requests 6 --rate 1000000 --context 96 --tokens 8
         --rows 32 --running 3)
     usage_error '^tamis bench arrivals: --model: is missing' bench arrivals
     expect 1 '^tamis bench arrivals: --context 1000000 and --tokens 64 make 1000064 tokens; the model states' \
         bench arrivals --model "$data/needle.gguf" --context 1000000
-    succeeds '^6000 +mixed .*$' "${run[@]}" --json "$work/arrivals.json"
+    succeeds '^1000000 +mixed .*$' "${run[@]}" --json "$work/arrivals.json"
     [ "$(grep -c '"run":' "$work/arrivals.json")" -eq 3 ] || fail 'arrivals.json: not three runs'
     grep -qE '"mixed_steps":[[:space:]]*[1-9]' "$work/arrivals.json" || fail 'arrivals.json: no mixed step'
 }
