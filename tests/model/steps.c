@@ -160,7 +160,7 @@ static void play_under(tamis_selection_kind selection, tamis_eviction_kind evict
     rig_text(&p->mixed, p->text, sizeof p->text / sizeof *p->text);
     for (uint32_t i = 0; i < LIVE; i++)
         renew(p, &p->twins[i]);
-    while (p->n_mixed < (p->exactly ? 40u : 6u))
+    while (p->n_mixed < (p->exactly ? 40u : 3u))
         round_of(p);
     rig_close(&p->mixed);
     rig_close(&p->single);
