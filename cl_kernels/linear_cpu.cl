@@ -137,7 +137,7 @@ static ONCE void multiply_panel(const float16 (*panel)[2], __global const float 
 
 __kernel ONE_ITEM void linear_many(LINEAR_PARAMS) {
     float16 panel[PANEL_DEPTH][2];
-    const uint j = (uint)get_group_id(0) * PANEL, row0 = (uint)get_group_id(1) * MOST_ROWS;
+    const uint j = (uint)get_group_id(1) * PANEL, row0 = (uint)get_group_id(0) * MOST_ROWS;
     if (row0 >= n_rows) return;
     const uint rows = min(n_rows - row0, (uint)MOST_ROWS);
     x += x_offset + row0 * x_stride;

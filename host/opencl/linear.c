@@ -54,8 +54,10 @@ static tamis_status run_cpu_many(tms_device *dev, const tms_linear *p) {
     const tms_cl_kinds kinds = {{kind, kind, kind}};
     tms_cl_launch l = tms_cl_begin_weights(dev, "linear_cpu.cl", "linear_many", &kinds, 1, false);
     set_operands(&l, p);
-    return tms_cl_run_groups(&l, 1, groups_of(p->n_out, CPU_PANEL),
-                             groups_of(p->n_rows, CPU_MOST_ROWS));
+    /* Drivers give cores runs of work-items, the first dimension fastest: the last rows, fewer than those
+     * before, are then not all of one core's. */
+    return tms_cl_run_groups(&l, 1, groups_of(p->n_rows, CPU_MOST_ROWS),
+                             groups_of(p->n_out, CPU_PANEL));
 }
 
 static tamis_status run_cpu(tms_device *dev, const tms_linear *p) {
