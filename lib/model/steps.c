@@ -22,10 +22,11 @@ tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens,
 
 tamis_status tms_check_as_model(const tamis_runner *runner, tamis_error *error) {
     const tamis_attention *a = &runner->limits.attention;
-    TMS_REQUIRE(runner->as_model, TAMIS_E_UNSUPPORTED,
-                "the runner has scale %g, soft cap %g, sliding window %u, chunk %u, which are not all "
-                "the model's own: its K and V are not those of the model",
-                (double)a->scale, (double)a->soft_cap, a->sliding_window, a->chunk);
+    TMS_REQUIRE(
+        runner->as_model, TAMIS_E_UNSUPPORTED,
+        "the runner has scale %g, soft cap %g, sliding window %u, chunk %u, which are not all "
+        "the model's own: its K and V are not those of the model",
+        (double)a->scale, (double)a->soft_cap, a->sliding_window, a->chunk);
     TMS_REQUIRE(!tms_model_has_long(runner->model), TAMIS_E_UNSUPPORTED,
                 "stored chunks of a %s model with long and short factors: their K and V depend on "
                 "max_context",

@@ -16,8 +16,8 @@ typedef struct transfer {
     tms_kept_queries queries;
     uint64_t section_bytes;
     uint8_t *section; /* [section_bytes] of the stream */
-    void *work;     /* pages as the device has them; one layer's queries as the host has them */
-    bool bounds;    /* those of the stream are taken */
+    void *work;       /* pages as the device has them; one layer's queries as the host has them */
+    bool bounds;      /* those of the stream are taken */
 } transfer;
 
 /* ---- Both ways ------------------------------------------------------------------------------- */

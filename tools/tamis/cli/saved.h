@@ -12,9 +12,9 @@
 typedef struct cli_saved {
     const char *path;
     tamis_save_params params; /* the model's fingerprint, from cli_saved_restore on */
-    bool restored;   /* the file was there */
-    uint32_t turns;  /* of a conversation; 0: it is none */
-    char format[32]; /* the conversation's; "" */
+    bool restored;            /* the file was there */
+    uint32_t turns;           /* of a conversation; 0: it is none */
+    char format[32];          /* the conversation's; "" */
 } cli_saved;
 
 /* Whether the file can be written, before work is done. On failure prints one line and returns
