@@ -99,6 +99,8 @@ struct tamis_runner {
     tamis_buffer *output_rows;      /* int32 0, 1, 2, ... [dim] */
     int32_t *tokens, *positions;    /* [max_rows of the plan], on the host */
     tms_bundle *bundles, *outs;     /* [max_rows] of a step */
+    tamis_sequence *sequences;      /* [max_sequences] of a step, */
+    uint32_t *rows;                 /* and their rows */
     uint32_t max_outputs;           /* rows of logits */
     uint32_t n_outputs;             /* rows of logits of the last call; 0 after a failure */
     tamis_runner_observer observer; /* may be NULL */
@@ -172,6 +174,9 @@ tamis_status tms_check_as_model(const tamis_runner *runner, tamis_error *error);
 tamis_status tms_run_rows(tamis_runner *runner, tamis_sequence sequence, uint32_t first,
                           const int32_t *tokens, uint32_t n_rows, uint32_t n_outputs,
                           tamis_error *error);
+
+/* The step of runs that are in order, with the runner's tables: valid until the next one. */
+tamis_step tms_step_of_runs(tamis_runner *runner, const tamis_run *runs, uint32_t count);
 
 /* Waits for a step that has ended, and copies the greedy tokens to `next` unless that is NULL. */
 tamis_status tms_read_next(tamis_runner *runner, uint32_t n_outputs, int32_t *next,

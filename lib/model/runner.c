@@ -41,7 +41,10 @@ static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
     runner->positions = calloc(n, sizeof *runner->positions);
     runner->bundles = calloc(n, sizeof *runner->bundles);
     runner->outs = calloc(n, sizeof *runner->outs);
-    TMS_REQUIRE(runner->tokens && runner->positions && runner->bundles && runner->outs,
+    runner->sequences = calloc(limits->max_sequences, sizeof *runner->sequences);
+    runner->rows = calloc(limits->max_sequences, sizeof *runner->rows);
+    TMS_REQUIRE(runner->tokens && runner->positions && runner->bundles && runner->outs &&
+                    runner->sequences && runner->rows,
                 TAMIS_E_NO_MEMORY, "no memory for the tables of %zu rows", n);
     for (int i = 0; i < TMS_ACTIVATIONS; ++i) {
         const bool of_outputs = i == TMS_LOGITS || i == TMS_NEXT;
@@ -224,6 +227,8 @@ void tamis_runner_destroy(tamis_runner **runner) {
     free((*runner)->positions);
     free((*runner)->bundles);
     free((*runner)->outs);
+    free((*runner)->sequences);
+    free((*runner)->rows);
     tms_model_let_go((*runner)->model);
     free(*runner);
     *runner = NULL;

@@ -58,11 +58,9 @@ static tamis_status make(tamis_scheduler *scheduler, tamis_error *error) {
     scheduler->runs = take(n, sizeof *scheduler->runs);
     scheduler->of = take(n, sizeof *scheduler->of);
     scheduler->next = take(n, sizeof *scheduler->next);
-    scheduler->ids = take(n, sizeof *scheduler->ids);
-    scheduler->rows = take(n, sizeof *scheduler->rows);
     scheduler->logits = take(scheduler->runner->model->info.n_vocab, sizeof *scheduler->logits);
     TMS_REQUIRE(scheduler->kept && scheduler->runs && scheduler->of && scheduler->next &&
-                    scheduler->ids && scheduler->rows && scheduler->logits,
+                    scheduler->logits,
                 TAMIS_E_NO_MEMORY, "no memory for a scheduler of %zu requests", n);
     if (!(p->flags & TAMIS_SCHEDULER_SHARE)) return TAMIS_OK;
     return tamis_prefixes_create(scheduler->runner->cache, &scheduler->prefixes, error);
@@ -115,7 +113,7 @@ void tamis_scheduler_destroy(tamis_scheduler **out) {
     if (scheduler->runner) scheduler->runner->known_as = NULL;
     void *memories[] = {scheduler->requests, scheduler->kept, scheduler->runs,
                         scheduler->of,       scheduler->next, scheduler->logits,
-                        scheduler->events,   scheduler->ids,  scheduler->rows};
+                        scheduler->events};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         free(memories[i]);
     free(scheduler);
@@ -271,7 +269,8 @@ static bool decodes(const tamis_scheduler *scheduler) {
 static uint32_t compose(tamis_scheduler *scheduler) {
     uint32_t left = scheduler->params.max_rows;
     scheduler->n_runs = 0;
-    for (uint32_t i = 0; i < scheduler->n_running && left > 0 && decodes(scheduler); i++) {
+    const bool goes_on = decodes(scheduler);
+    for (uint32_t i = 0; i < scheduler->n_running && left > 0 && goes_on; i++) {
         if (!is_read(scheduler->requests[i])) continue;
         add_run(scheduler, scheduler->requests[i], 1);
         left--;
@@ -288,19 +287,10 @@ static uint32_t compose(tamis_scheduler *scheduler) {
 
 /* The pages that the cache lacks for the runs. */
 static tamis_status ask_pages(tamis_scheduler *scheduler, uint64_t *missing, tamis_error *error) {
-    uint32_t n_selected = 0;
-    for (uint32_t i = 0; i < scheduler->n_runs; i++) {
-        scheduler->ids[i] = scheduler->runs[i].sequence;
-        scheduler->rows[i] = scheduler->runs[i].n_tokens;
-        n_selected += !(scheduler->runs[i].flags & TAMIS_RUN_EXACT);
-    }
-    const tamis_step step = {.sequences = scheduler->ids,
-                             .rows = scheduler->rows,
-                             .count = scheduler->n_runs,
-                             .exact = n_selected == 0,
-                             .exact_from = n_selected < scheduler->n_runs ? n_selected : 0};
+    tamis_runner *runner = scheduler->runner;
+    const tamis_step step = tms_step_of_runs(runner, scheduler->runs, scheduler->n_runs);
     tamis_step_pages pages;
-    TMS_TRY(tamis_plan_step_pages(scheduler->runner->plan, &step, &pages, error));
+    TMS_TRY(tamis_plan_step_pages(runner->plan, &step, &pages, error));
     *missing = pages.missing;
     return TAMIS_OK;
 }

@@ -43,8 +43,6 @@ struct tamis_scheduler {
     tms_request **of;    /* [max_running] whose they are */
     int32_t *next;       /* [max_running] */
     float *logits;       /* [n_vocab] */
-    tamis_sequence *ids; /* [max_running], */
-    uint32_t *rows;      /* and their rows: what the plan is asked */
     uint32_t n_runs;
     tamis_request_event *events;
     uint32_t n_events, event_room;

@@ -54,12 +54,12 @@ static tamis_status save(tamis_scheduler *scheduler, tms_request *request, tamis
     const tamis_save_params params = save_params(scheduler);
     tms_bytes to = {.most = (size_t)(scheduler->params.host_bytes - scheduler->stats.saved_bytes)};
     if (to.most == 0 || request->n_done == 0) return TAMIS_OK;
+    tamis_error own = {TAMIS_OK, ""};
     const tamis_status status = tamis_plan_save(tamis_runner_plan(scheduler->runner),
-                                                request->sequence, &params, put, &to, error);
-    if (status != TAMIS_OK) {
-        free(to.data);
-        return status == TAMIS_E_IO ? TAMIS_OK : status; /* put refused: there is no room */
-    }
+                                                request->sequence, &params, put, &to, &own);
+    if (status != TAMIS_OK) free(to.data);
+    if (status == TAMIS_E_IO) return TAMIS_OK; /* put refused: there is no room */
+    TMS_REQUIRE(status == TAMIS_OK, status, "%s", own.text);
     request->saved = to;
     scheduler->stats.saved_bytes += to.room;
     return TAMIS_OK;

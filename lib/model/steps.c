@@ -249,10 +249,9 @@ static tamis_status check_run(const tamis_runner *runner, const tamis_run *runs,
     return tms_check_tokens(runner, run->tokens, run->n_tokens, error);
 }
 
-/* How many rows and outputs they have, and how many runs, the first ones, are not exact. */
+/* How many rows and outputs runs have. */
 typedef struct step_size {
     uint64_t rows, outputs;
-    uint32_t n_selected;
 } step_size;
 
 static tamis_status check_runs(const tamis_runner *runner, const tamis_run *runs, uint32_t count,
@@ -266,7 +265,6 @@ static tamis_status check_runs(const tamis_runner *runner, const tamis_run *runs
         TMS_TRY(check_run(runner, runs, i, error));
         size->rows += runs[i].n_tokens;
         size->outputs += runs[i].n_outputs;
-        size->n_selected += !(runs[i].flags & TAMIS_RUN_EXACT);
     }
     TMS_REQUIRE(size->rows <= limits->max_rows, TAMIS_E_ARGUMENT,
                 "the runs have %" PRIu64 " tokens; max_rows is %u", size->rows, limits->max_rows);
@@ -296,29 +294,26 @@ static tamis_status lay_out_runs(tamis_runner *runner, const tamis_run *runs, ui
     return TAMIS_OK;
 }
 
+tamis_step tms_step_of_runs(tamis_runner *runner, const tamis_run *runs, uint32_t count) {
+    uint32_t n_selected = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        runner->sequences[i] = runs[i].sequence;
+        runner->rows[i] = runs[i].n_tokens;
+        n_selected += !(runs[i].flags & TAMIS_RUN_EXACT);
+    }
+    return (tamis_step){.sequences = runner->sequences,
+                        .rows = runner->rows,
+                        .count = count,
+                        .exact = n_selected == 0,
+                        .exact_from = n_selected < count ? n_selected : 0};
+}
+
 static tamis_status run_runs(tamis_runner *runner, const tamis_run *runs, uint32_t count,
-                             const step_size *size, tamis_error *error) {
-    const bool mixed = size->n_selected > 0 && size->n_selected < count;
+                             tamis_error *error) {
+    const tamis_step step = tms_step_of_runs(runner, runs, count);
     tms_pass pass;
     TMS_TRY(lay_out_runs(runner, runs, count, &pass, error));
-    tamis_sequence *sequences = calloc(count, sizeof *sequences);
-    uint32_t *rows = calloc(count, sizeof *rows);
-    tamis_status status = TAMIS_OK;
-    if (!sequences || !rows)
-        status = tms_model_fail(error, TAMIS_E_NO_MEMORY, "no memory for %u runs", count);
-    for (uint32_t i = 0; i < count && status == TAMIS_OK; i++) {
-        sequences[i] = runs[i].sequence;
-        rows[i] = runs[i].n_tokens;
-    }
-    const tamis_step step = {.sequences = sequences,
-                             .rows = rows,
-                             .count = count,
-                             .exact = size->n_selected == 0,
-                             .exact_from = mixed ? size->n_selected : 0};
-    if (status == TAMIS_OK) status = run_pass(runner, &step, runner->tokens, &pass, error);
-    free(sequences);
-    free(rows);
-    return status;
+    return run_pass(runner, &step, runner->tokens, &pass, error);
 }
 
 /* Of runs of several rows some may yet be given up: nothing is evicted behind these. */
@@ -340,7 +335,7 @@ tamis_status tamis_runner_step(tamis_runner *runner, const tamis_run *runs, uint
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     runner->n_outputs = 0;
     TMS_TRY(check_runs(runner, runs, count, &size, error));
-    TMS_TRY(run_runs(runner, runs, count, &size, error));
+    TMS_TRY(run_runs(runner, runs, count, error));
     TMS_TRY(tms_read_next(runner, (uint32_t)size.outputs, next, error));
     return evict_runs(runner, runs, count, error);
 }
