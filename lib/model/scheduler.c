@@ -111,9 +111,8 @@ void tamis_scheduler_destroy(tamis_scheduler **out) {
         remove_quietly(scheduler, scheduler->kept[i]);
     tamis_prefixes_destroy(&scheduler->prefixes);
     if (scheduler->runner) scheduler->runner->known_as = NULL;
-    void *memories[] = {scheduler->requests, scheduler->kept, scheduler->runs,
-                        scheduler->of,       scheduler->next, scheduler->logits,
-                        scheduler->events};
+    void *memories[] = {scheduler->requests, scheduler->kept,   scheduler->runs,  scheduler->of,
+                        scheduler->next,     scheduler->logits, scheduler->events};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         free(memories[i]);
     free(scheduler);

@@ -168,27 +168,16 @@ static tamis_status play(arrivals *a, tamis_scheduler *scheduler, double *second
     return TAMIS_OK;
 }
 
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The least value that at least 99 of 100 do not exceed; sorts in place. */
-static double p99(double *values, uint32_t n) {
-    qsort(values, n, sizeof(*values), ascending);
-    return values[(uint32_t)ceil(0.99 * n) - 1];
-}
-
 static void summarise(arrivals *a, double seconds, const tamis_scheduler_stats *stats) {
     arrivals_row *row = &a->rows[a->n_rows];
     row->tokens_per_s = (a->n_first + a->n_next) / seconds;
     row->steps = (double)stats->steps;
     row->mixed_steps = (double)stats->mixed_steps;
     row->preempted = (double)stats->preempted;
-    row->first_p99_s = p99(a->first, a->n_first);
-    row->first_s = bench_median(a->first, a->n_first);
-    row->next_p99_s = p99(a->next, a->n_next);
+    row->first_s = bench_median(a->first, a->n_first); /* sorts */
+    row->first_p99_s = bench_percentile(a->first, a->n_first, 99);
     row->next_s = bench_median(a->next, a->n_next);
+    row->next_p99_s = bench_percentile(a->next, a->n_next, 99);
 }
 
 static tamis_status open_runner(const arrivals *a, tamis_cache **cache, tamis_runner **runner,

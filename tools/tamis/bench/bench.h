@@ -115,6 +115,8 @@ tamis_status bench_open(const char *device, tamis_context **out, tamis_error *er
 /* Sorts in place. */
 double bench_median(double *values, uint32_t count);
 bench_spread bench_spread_of(double *values, uint32_t count);
+/* The least of the sorted values that so many of a hundred do not exceed (percentile.c). */
+double bench_percentile(const double *sorted, uint32_t count, uint32_t percent);
 /* Whether 3 samples of `sample_s` seconds, and one that warms up, take at most `most_s`. */
 bool bench_is_affordable(double most_s, double sample_s);
 /* How many samples of `sample_s` seconds take at most `most_s`: 3 or more, but at most `repeat`. */

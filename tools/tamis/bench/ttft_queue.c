@@ -18,12 +18,6 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The least of the sorted values that a share of them does not exceed. */
-static double percentile(const double *sorted, uint32_t count, uint32_t percent) {
-    const uint64_t rank = ((uint64_t)count * percent + 99) / 100;
-    return sorted[rank > 0 ? rank - 1 : 0];
-}
-
 void ttft_serve(const double *seconds, uint32_t count, double rate, uint64_t seed, double *room,
                 ttft_queue *out) {
     cli_random random = cli_random_of(seed, STREAM_ARRIVALS);
@@ -39,8 +33,8 @@ void ttft_serve(const double *seconds, uint32_t count, double rate, uint64_t see
     qsort(room, count, sizeof(*room), compare);
     out->rate = rate;
     out->mean = sum / count;
-    out->p50 = percentile(room, count, 50);
-    out->p95 = percentile(room, count, 95);
+    out->p50 = bench_percentile(room, count, 50);
+    out->p95 = bench_percentile(room, count, 95);
     out->per_s = count / (free_at - first);
     out->busy = busy / (free_at - first);
 }
