@@ -236,7 +236,20 @@ typedef struct cu_score_select_args {
     CU_PTR(uint32_t) tickets; /* [rows][KV heads], 0 between launches */
 } cu_score_select_args;
 
-/* ---- compact, replace ---- */
+/* ---- compact, copy_slots, replace ---- */
+
+/* What both that move slots take. */
+typedef struct cu_moved {
+    cu_kv kv;
+    cu_batch batch;
+    CU_PTR(uint32_t) positions; /* the planes may be NULL */
+    CU_PTR(uint32_t) scores;
+    /* Of a row of K and of V: bytes from row to row, pieces of 16 bytes, words of 16 bits behind the
+     * rows. */
+    uint64_t stride[2];
+    uint32_t pieces[2], words[2];
+    uint32_t size, unused; /* bytes of an element, 1 where there are blocks */
+} cu_moved;
 
 /* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V, what
  * lies behind the rows of K, or of V, or the planes. */
@@ -244,19 +257,20 @@ typedef struct cu_score_select_args {
 #define CU_COMPACT_WIDE    8u
 
 typedef struct cu_compact_args {
-    cu_kv kv;
-    cu_batch batch;
+    cu_moved moved;
     cu_lists lists;
     CU_PTR(const int32_t) to;
-    CU_PTR(uint32_t) positions;
-    CU_PTR(uint32_t) scores;
     uint64_t to_stride;
-    uint32_t granularity, size; /* bytes of an element, 1 where there are blocks */
-    /* Of a row of K and of V: pieces of 16 bytes, words of 16 bits behind the rows; bytes from row
-     * to row. */
-    uint32_t pieces[2], words[2];
-    uint64_t stride[2];
+    uint32_t granularity, unused;
 } cu_compact_args;
+
+/* A thread takes a piece of the K and of the V row of a slot. */
+typedef struct cu_copy_slots_args {
+    cu_moved moved;
+    CU_PTR(const int32_t) to_seq;
+    CU_PTR(const int32_t) from;
+    CU_PTR(const int32_t) to;
+} cu_copy_slots_args;
 
 #define CU_REPLACE_THREADS 256u
 

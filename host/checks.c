@@ -146,6 +146,23 @@ tamis_status tms_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype)
                            "%s: dtype %d: f32, f16 and bf16 are supported", op, (int)dtype);
 }
 
+tamis_status tms_check_own_pages(tms_device *dev, const char *op, uint64_t kv_head_stride,
+                                 const tms_batch *b) {
+    if (b->n_kv_heads == 1 || (kv_head_stride == 0 && (b->head_stride || b->n_rows == 0)))
+        return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                           "%s: a plane on pages that %u KV heads share (head strides of %llu "
+                           "elements, which must be 0, and %llu page ids)",
+                           op, b->n_kv_heads, (unsigned long long)kv_head_stride,
+                           (unsigned long long)b->head_stride);
+}
+
+tamis_status tms_check_planes(tms_device *dev, const char *op, const tms_kv *kv,
+                              const tms_batch *batch, const tms_planes *planes) {
+    const bool given = planes->positions.mem || planes->scores.mem;
+    return given ? tms_check_own_pages(dev, op, kv->head_stride, batch) : TAMIS_OK;
+}
+
 /* Planes have one entry for each slot of a page, so heads that share pages cannot have planes. */
 static tamis_status check_written_planes(tms_device *dev, const char *op, const tms_kv *kv,
                                          const tms_batch *batch, const tms_planes *planes,
@@ -258,6 +275,23 @@ tamis_status tms_check_read_rows(tms_device *dev, const tms_read_rows *p) {
     for (size_t i = 0; status == TAMIS_OK && p->n && i < sizeof needed / sizeof *needed; i++)
         status = tms_check_there(dev, "read_rows", needed[i].name, needed[i].ref);
     return status;
+}
+
+tamis_status tms_check_copy_slots(tms_device *dev, const tms_copy_slots *p) {
+    const struct {
+        const char *name;
+        tms_ref ref;
+    } needed[] = {{"row_seq", p->batch.row_seq},
+                  {"table", p->batch.table},
+                  {"to_seq", p->to_seq},
+                  {"from", p->from},
+                  {"to", p->to}};
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    for (size_t i = 0; status == TAMIS_OK && p->batch.n_rows && i < sizeof needed / sizeof *needed;
+         i++)
+        status = tms_check_there(dev, "copy_slots", needed[i].name, needed[i].ref);
+    return status == TAMIS_OK ? tms_check_planes(dev, "copy_slots", &p->kv, &p->batch, &p->planes)
+                              : status;
 }
 
 tamis_status tms_check_copy_pages(tms_device *dev, const tms_copy_pages *p) {

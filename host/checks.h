@@ -24,6 +24,12 @@ tamis_status tms_check_matrix(tms_device *dev, const char *op, const char *name,
                               const tms_matrix *matrix, uint32_t n_rows, uint64_t width);
 /* Checks how an op makes logits. */
 tamis_status tms_check_logit(tms_device *dev, const char *op, const tms_logit *logit);
+/* Checks that heads do not share pages, since planes have one entry per slot of a page: for an op that
+ * uses a plane, and for one that uses those that are given. */
+tamis_status tms_check_own_pages(tms_device *dev, const char *op, uint64_t kv_head_stride,
+                                 const tms_batch *b);
+tamis_status tms_check_planes(tms_device *dev, const char *op, const tms_kv *kv,
+                              const tms_batch *batch, const tms_planes *planes);
 /* Checks that memory which a launch with rows needs is not absent. */
 tamis_status tms_check_there(tms_device *dev, const char *op, const char *name, tms_ref ref);
 

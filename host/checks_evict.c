@@ -25,18 +25,6 @@ static tamis_status check_apart(tms_device *dev, const char *op, tms_ref from, t
                            op, (unsigned long long)to.offset);
 }
 
-/* Checks that heads do not share pages, since planes have one entry per slot of a page. */
-static tamis_status check_own_pages(tms_device *dev, const char *op, uint64_t kv_head_stride,
-                                    const tms_batch *b) {
-    if (b->n_kv_heads == 1 || (kv_head_stride == 0 && (b->head_stride || b->n_rows == 0)))
-        return TAMIS_OK;
-    return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                           "%s: a plane on pages that %u KV heads share (head strides of %llu "
-                           "elements, which must be 0, and %llu page ids)",
-                           op, b->n_kv_heads, (unsigned long long)kv_head_stride,
-                           (unsigned long long)b->head_stride);
-}
-
 static tamis_status check_paged(tms_device *dev, const tms_kv *kv, const tms_batch *batch) {
     tamis_status status = tms_check_kv(dev, kv);
     return status == TAMIS_OK ? tms_check_items(dev, batch, true) : status;
@@ -67,7 +55,7 @@ tamis_status tms_check_observe(tms_device *dev, const tms_observe *p) {
     if (status == TAMIS_OK && p->tile.mem)
         status = check_stride(dev, "observe", "the tile", p->tile_stride, b->max_visible);
     if (status == TAMIS_OK && p->values.ref.mem && p->values.stride == 0)
-        status = check_own_pages(dev, "observe", p->kv.head_stride, b);
+        status = tms_check_own_pages(dev, "observe", p->kv.head_stride, b);
     return status == TAMIS_OK ? check_values(dev, "observe", "values", &p->values, b->max_visible)
                               : status;
 }
@@ -146,7 +134,7 @@ tamis_status tms_check_score_rows(tms_device *dev, const tms_score_rows *p) {
     for (size_t i = 0; status == TAMIS_OK && p->batch.n_rows && i < sizeof needed / sizeof *needed;
          i++)
         status = tms_check_there(dev, "score_rows", needed[i].name, needed[i].ref);
-    return status == TAMIS_OK ? check_own_pages(dev, "score_rows", p->kv.head_stride, &p->batch)
+    return status == TAMIS_OK ? tms_check_own_pages(dev, "score_rows", p->kv.head_stride, &p->batch)
                               : status;
 }
 
@@ -203,15 +191,9 @@ tamis_status tms_check_fuse(tms_device *dev, const tms_fuse *p) {
     if (status == TAMIS_OK && paged && p->page_size == 0)
         status = tms_device_fail(dev, TAMIS_E_ARGUMENT, "fuse: planes of 0 slots a page");
     if (status == TAMIS_OK && p->out.stride == 0)
-        status = check_own_pages(dev, "fuse", 0, &p->batch);
+        status = tms_check_own_pages(dev, "fuse", 0, &p->batch);
     const uint32_t n_out = p->kind == TMS_FUSE_CHUNK_SUM ? (uint32_t)tms_divide_up(n, p->chunk) : n;
     return status == TAMIS_OK ? check_values(dev, "fuse", "out", &p->out, n_out) : status;
-}
-
-static tamis_status check_planes(tms_device *dev, const char *op, const tms_kv *kv,
-                                 const tms_batch *batch, const tms_planes *planes) {
-    const bool given = planes->positions.mem || planes->scores.mem;
-    return given ? check_own_pages(dev, op, kv->head_stride, batch) : TAMIS_OK;
 }
 
 tamis_status tms_check_compact(tms_device *dev, const tms_compact *p) {
@@ -219,7 +201,7 @@ tamis_status tms_check_compact(tms_device *dev, const tms_compact *p) {
     if (status != TAMIS_OK) return status;
     if (p->granularity == 0)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "compact: a granularity of 0 slots");
-    status = check_planes(dev, "compact", &p->kv, &p->batch, &p->planes);
+    status = tms_check_planes(dev, "compact", &p->kv, &p->batch, &p->planes);
     if (status != TAMIS_OK || p->batch.n_rows == 0) return status;
     status = tms_check_there(dev, "compact", "lists", p->lists.pages);
     if (status == TAMIS_OK) status = tms_check_there(dev, "compact", "counts", p->lists.count);
@@ -236,7 +218,8 @@ tamis_status tms_check_replace(tms_device *dev, const tms_replace *p) {
                   {"changed", p->changed},
                   {"positions", p->positions}};
     tamis_status status = check_paged(dev, &p->kv, &p->batch);
-    if (status == TAMIS_OK) status = check_planes(dev, "replace", &p->kv, &p->batch, &p->planes);
+    if (status == TAMIS_OK)
+        status = tms_check_planes(dev, "replace", &p->kv, &p->batch, &p->planes);
     for (size_t i = 0; status == TAMIS_OK && p->batch.n_rows && i < sizeof needed / sizeof *needed;
          i++)
         status = tms_check_there(dev, "replace", needed[i].name, needed[i].ref);

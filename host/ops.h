@@ -36,11 +36,13 @@
     X(with, linear_parts)                                                                          \
     X(with, linear_chain)
 /* What a backend may lack: whatever needs such an op answers E_UNSUPPORTED with its name, a plan when it
- * is made. Reading caches back needs read_rows, windows where evictions have made lanes ragged seek,
- * reindexed streaming merge and scatter_rows, sink logits sink, the selection oracle page_mass, blends
- * load_rows and deviation, evictions the rest; key_score is for callers that score by themselves. */
+ * is made. Reading caches back needs read_rows, trees copy_slots, windows where evictions have made lanes
+ * ragged seek, reindexed streaming merge and scatter_rows, sink logits sink, the selection oracle
+ * page_mass, blends load_rows and deviation, evictions the rest; key_score is for callers that score by
+ * themselves. */
 #define TMS_OPTIONAL_OPS(X, with)                                                                  \
     X(with, read_rows)                                                                             \
+    X(with, copy_slots)                                                                            \
     X(with, load_rows)                                                                             \
     X(with, seek)                                                                                  \
     X(with, page_mass)                                                                             \

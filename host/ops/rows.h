@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contract of the ops on the cache: rotating, writing, loading and reading rows, copying pages,
- * bounds. */
+/* The contract of the ops on the cache: rotating, writing, loading and reading rows, copying slots and
+ * pages, bounds. */
 #ifndef TMS_OPS_ROWS_H
 #define TMS_OPS_ROWS_H
 
@@ -108,6 +108,24 @@ typedef struct tms_read_rows {
     uint32_t n;
     tms_ref seq, head, slot, k, v;
 } tms_read_rows;
+
+/* copy_slots: copies slots of lanes to slots of lanes of the same KV head, bit for bit: K, V and the
+ * planes that are given.
+ *   from    int32 [n_rows][n_kv_heads]: slots in the lanes of the rows' sequences, batch.row_seq
+ *   to      int32 [n_rows][n_kv_heads]: slots in the lanes of the sequences to_seq; where it or that of
+ *           `from` is < 0, nothing is copied
+ *   to_seq  int32 [n_rows]: indices of sequences in table, which may be the rows' own
+ *   planes  those of the cache that are to be copied, too
+ * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides. A launch writes no slot twice, and
+ * none that it reads; it may read a slot several times. Bounds do not change: the caller recomputes
+ * those of full pages into which a slot was copied.
+ * Bytes: rows read and written once, 4*head_dim*size a copy. Exact, bit for bit. */
+typedef struct tms_copy_slots {
+    tms_kv kv;
+    tms_planes planes;
+    tms_batch batch;
+    tms_ref to_seq, from, to;
+} tms_copy_slots;
 
 /* copy_pages: copies blocks of `bytes` (a multiple of 16) inside one memory: pairs int32 [n][2]
  * (from, to) of block indices. No block is both a source and a destination; destinations differ.

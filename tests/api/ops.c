@@ -115,6 +115,11 @@ static void test_rules_name_the_value(void **state) {
     BREAKS(write_rotated, TAMIS_E_ARGUMENT, "write_rotated: the rotation's table is absent",
            .kv = kv, .batch = {.n_rows = 1},
            .rotation = {.q = {at, 0}, .n_rot = 2, .positions = at});
+    BREAKS(copy_slots, TAMIS_E_ARGUMENT, "copy_slots: from is absent", .kv = kv, .to_seq = at,
+           .batch = {.n_kv_heads = 2, .n_rows = 1, .row_seq = at, .table = at});
+    BREAKS(copy_slots, TAMIS_E_ARGUMENT, "copy_slots: a plane on pages that 2 KV heads share",
+           .kv = kv, .planes = {.scores = at}, .to_seq = at, .from = at, .to = at,
+           .batch = {.n_kv_heads = 2, .n_rows = 1, .row_seq = at, .table = at});
     BREAKS(copy_pages, TAMIS_E_ARGUMENT, "blocks of 24 bytes", .bytes = 24);
     BREAKS(write_table, TAMIS_E_ARGUMENT, "write_table: entries is absent", .data = at, .n = 1);
     BREAKS(score_rows, TAMIS_E_ARGUMENT, "score_rows: scores is absent", .kv = kv, .slots = at,

@@ -314,8 +314,8 @@ static void unaligned(void) {
     require(tamis_op_attend(context, &attend, &error));
 }
 
-/* Scores of slots by themselves, which no public call has. */
-static void scores(void) {
+/* Scores of slots by themselves and copies of slots, which no public call has. */
+static void scores_and_copies(void) {
     const tms_kv kv = {.dtype = TAMIS_F16,
                        .page_size = 16,
                        .head_dim = 128,
@@ -325,7 +325,9 @@ static void scores(void) {
     const tms_batch batch = {.n_heads = 8, .n_kv_heads = 8};
     const tms_value_norm value = {.kv = kv, .batch = batch, .kind = TMS_VALUE_L2};
     tms_key_score key = {.kv = kv, .batch = batch};
-    snprintf(now, sizeof now, "value_norm and key_score");
+    const tms_copy_slots copies = {.kv = kv, .batch = batch};
+    snprintf(now, sizeof now, "value_norm, key_score and copy_slots");
+    require(tms_run_copy_slots(context->dev, &copies, &error));
     require(tms_run_value_norm(context->dev, &value, &error));
     for (key.kind = TMS_KEY_NORM; key.kind <= TMS_KEY_QUADRATIC; key.kind++)
         require(tms_run_key_score(context->dev, &key, &error));
@@ -401,7 +403,7 @@ int main(int argc, char **argv) {
     unaligned();
     weights(small);
     other_ops();
-    scores();
+    scores_and_copies();
     models(argv[3], small);
     tamis_context_destroy(&context);
     if (driver_write(argv[2]) == 0) return 0;

@@ -260,6 +260,7 @@ typedef enum check_id {
     BUF_ADDEND,
     BUF_ADDEND_W,
     BUF_SUM,
+    BUF_TO_SEQ,
     BUF_COUNT
 } check_id;
 

@@ -81,7 +81,7 @@ const char *check_buffer_name(check_id id) {
         "k_table",   "norm_w",  "w1",       "w2",     "w3",
         "w4",        "w5",      "w6",       "bias1",  "bias2",
         "y1",        "y2",      "y3",       "y4",     "y5",
-        "y6",        "addend",  "addend_w", "sum"};
+        "y6",        "addend",  "addend_w", "sum",    "to_seq"};
     return names[id];
 }
 

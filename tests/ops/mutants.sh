@@ -98,6 +98,7 @@ common.clh|attend|s/(row).scales + (c) \/ Q8_BLOCK \* 2/(row).scales/
 common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/
 compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/
 compact.cl|compact|s/of\[b\] = held\[b\]/of[b] = held[0]/
+compact.cl|copy_slots|s/copied\[i\] = old\[i\]/copied[i] = old[0]/
 cpu.clh|observe|s/q8_widen(row.scales\[block\])/q8_widen(row.scales[0])/
 cpu.clh|attend|s,(1.0f / 6),(1.0f / 7),
 elements_cpu.clh|attend|s/high ? bytes >> 4/high ? bytes >> 5/

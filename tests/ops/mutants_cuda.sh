@@ -79,6 +79,8 @@ mutant "nearest rounded down in q8.cuh" rows write_rows 's/x > middle/false/' "F
     q8.cuh
 mutant "scales left behind in compact.cu" compact compact \
     's/words\[place_of(l.to/words[place_of(l.pages/' "FAIL compact"
+mutant "words of one thread alone in compact.cu" compact copy_slots \
+    's/i < words; i += parts/i == part; i += parts/' "FAIL copy_slots"
 mutant "minimum rounded up in q8.cuh" rows write_rows 's/> size ? d - 1/> size ? d/' \
     "FAIL write_rows" q8.cuh
 
