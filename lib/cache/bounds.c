@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bounds of a cache, and a change of their kind, which computes the bounds of all full pages
  * again. */
-#include "lib/cache/cache.h"
+#include "lib/cache/branches.h"
 #include "lib/core/text_file.h"
 
 #include <inttypes.h>
@@ -70,6 +70,16 @@ static tamis_status renew_sequence(renewal *r, const tamis_cache *cache, const t
     return TAMIS_OK;
 }
 
+/* The same with its branches, if it has a tree. */
+static tamis_status renew_branches(renewal *r, const tamis_cache *cache, const tms_pool *pool,
+                                   const tms_sequence *s, tamis_error *error) {
+    const tms_tree *tree = tms_tree_of(s);
+    TMS_TRY(renew_sequence(r, cache, pool, s, error));
+    for (uint32_t i = 1; tree && i < tree->n_branches; i++)
+        TMS_TRY(renew_sequence(r, cache, pool, tree->branches[i], error));
+    return TAMIS_OK;
+}
+
 /* Of one sequence, or of all where it is NULL. */
 static tamis_status renew_pool(renewal *r, const tamis_cache *cache, const tms_pool *pool,
                                const tms_sequence *one, tamis_error *error) {
@@ -77,10 +87,10 @@ static tamis_status renew_pool(renewal *r, const tamis_cache *cache, const tms_p
     r->launch = tms_cache_bounds(cache, pool->first_layer);
     r->launch.pages = pages;
     memset(r->seen, 0, (pool->pages.n / 32 + 1) * sizeof *r->seen);
-    if (one) TMS_TRY(renew_sequence(r, cache, pool, one, error));
+    if (one) TMS_TRY(renew_branches(r, cache, pool, one, error));
     for (uint32_t i = 0; !one && i < cache->sequence_capacity; i++)
         if (cache->sequences[i])
-            TMS_TRY(renew_sequence(r, cache, pool, cache->sequences[i], error));
+            TMS_TRY(renew_branches(r, cache, pool, cache->sequences[i], error));
     return send_chunk(r, error);
 }
 

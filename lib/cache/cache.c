@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache's memory: allocating and freeing pools, finding layers in them, statistics. */
-#include "lib/cache/cache.h"
+#include "lib/cache/branches.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -124,6 +124,18 @@ void tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out) {
     out->bytes_held = out->pages_held * unit_bytes(cache);
 }
 
+/* The pages that a sequence, or a branch, holds. */
+static void count_held(const tamis_cache *cache, const tms_sequence *s, tamis_sequence_stats *out) {
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
+        const tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
+        const int32_t *list = tms_lane_pages(s, lane);
+        const uint32_t n = tms_pages_of(cache, s->lanes[lane].length);
+        out->pages += n - s->lanes[lane].gone;
+        for (uint32_t i = s->lanes[lane].gone; i < n; i++)
+            out->pages_shared += pages->refs[list[i]] > 1;
+    }
+}
+
 tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequence sequence,
                                             tamis_sequence_stats *out, tamis_error *error) {
     TMS_ENTER(cache);
@@ -132,15 +144,12 @@ tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequ
     TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "the cache has no sequence %llu",
                 (unsigned long long)sequence);
     *out = (tamis_sequence_stats){.shortest = s->shortest};
-    for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
-        const tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
-        const int32_t *list = tms_lane_pages(s, lane);
-        uint32_t n = tms_pages_of(cache, s->lanes[lane].length);
+    const tms_tree *tree = tms_tree_of(s);
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
         out->slots += s->lanes[lane].length;
-        out->pages += n - s->lanes[lane].gone;
-        for (uint32_t i = s->lanes[lane].gone; i < n; i++)
-            out->pages_shared += pages->refs[list[i]] > 1;
-    }
+    count_held(cache, s, out);
+    for (uint32_t i = 1; tree && i < tree->n_branches; i++)
+        count_held(cache, tree->branches[i], out);
     out->bytes_held = out->pages * unit_bytes(cache);
     return TAMIS_OK;
 }

@@ -23,7 +23,7 @@ typedef struct tms_pool {
 typedef struct tms_lane {
     uint32_t length; /* slots */
     uint32_t grown;  /* slots that the latest reserve added */
-    uint32_t gone;   /* only in caches without planes */
+    uint32_t gone;   /* only in caches without planes, and of branches */
 } tms_lane;
 
 /* Who keeps something of a sequence beside the cache. Each has marks of its own, so that none makes
@@ -41,10 +41,13 @@ typedef struct tms_cuts {
     } of[TMS_KEEPERS];
 } tms_cuts;
 
+struct tms_tree;
+
 /* Lanes are numbered layer * n_kv_heads + KV head. */
 typedef struct tms_sequence {
     tamis_sequence id;
     uint32_t length; /* tokens: the next position */
+    uint32_t stepped_from; /* its length before its last step, or a smaller one since */
     /* Its history, see history.c. */
     uint32_t evicted_at; /* length when a lane lost a token last; 0: none has */
     bool unordered;      /* some lane's slots are not in the order of their tokens */
@@ -70,6 +73,9 @@ typedef struct tms_sequence {
     tms_cuts parent_cuts;  /* and its cuts at the fork */
     uint64_t version;      /* from 1 on; grows when an entry of a page list changes or is removed */
     bool in_step;
+    struct tms_tree *tree; /* branches.h; NULL: it has had none */
+    const struct tms_sequence
+        *trunk;      /* of a branch: whose pages it reads where its own are `gone` */
     tms_lane *lanes; /* [n_lanes] */
     int32_t *pages;  /* [n_lanes][list_pages] */
     uint32_t list_pages;
@@ -80,6 +86,7 @@ typedef struct tms_sequence {
 typedef struct tms_growth {
     tms_sequence *sequence;
     uint32_t rows;
+    uint32_t shared; /* of a branch: how many of these, the first ones, earlier branches bring */
     uint32_t cap; /* most slots of a lane; UINT32_MAX: no limit. If a lane reaches it, rows is 1 */
     bool scores;  /* the step changes the scores of all slots: no page stays shared */
 } tms_growth;
@@ -131,7 +138,10 @@ uint32_t tms_pool_layers(const tamis_cache_params *params, uint32_t n_pools, uin
 /* NULL if there is no such sequence. */
 tms_sequence *tms_cache_find(const tamis_cache *cache, tamis_sequence id);
 
-/* Finds a sequence that no open step works on. E_ARGUMENT, E_STATE. */
+/* Finds a sequence that no open step works on; the second also refuses one that has a tree. E_ARGUMENT,
+ * E_STATE. */
+tamis_status tms_cache_find_still(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
+                                  tamis_error *error);
 tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
                                  tamis_error *error);
 
@@ -139,7 +149,17 @@ tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tm
  * evicted_at. */
 void tms_sequence_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t length);
 
-/* Frees the host's part of a sequence, not its pages; accepts NULL. */
+/* An empty sequence that the cache does not list, with room for `list_pages` pages a lane; NULL: no
+ * memory. */
+tms_sequence *tms_sequence_new(const tamis_cache *cache, uint32_t list_pages);
+/* Makes the host's page lists long enough for lanes of so many slots more; false: no memory. */
+bool tms_sequence_make_room(const tamis_cache *cache, tms_sequence *sequence, uint32_t slots);
+/* Keeps the first `length` tokens of an idle sequence. E_ARGUMENT, E_STATE: what it holds does not
+ * allow that. */
+tamis_status tms_sequence_truncate(tamis_cache *cache, tms_sequence *sequence, uint32_t length,
+                                   tamis_error *error);
+
+/* Frees the host's part of a sequence and of its branches, not their pages; accepts NULL. */
 void tms_sequence_free(tms_sequence *sequence);
 
 /* Pages that no lane holds, of all pools. */
@@ -186,6 +206,13 @@ static inline uint32_t tms_pages_of(const tamis_cache *cache, uint32_t slots) {
 
 static inline int32_t *tms_lane_pages(const tms_sequence *sequence, uint32_t lane) {
     return sequence->pages + (size_t)lane * sequence->list_pages;
+}
+
+/* The list in which the page of an ordinal stands: a branch reads its trunk's. */
+static inline const int32_t *tms_lane_reads(const tms_sequence *sequence, uint32_t lane,
+                                            uint32_t ordinal) {
+    const bool own = !sequence->trunk || ordinal >= sequence->lanes[lane].gone;
+    return tms_lane_pages(own ? sequence : sequence->trunk, lane);
 }
 
 /* ---- History of a sequence (history.c) ------------------------------------------------------- */

@@ -21,6 +21,7 @@ void tms_history_fork(tms_sequence *fork, const tms_sequence *parent) {
     fork->scored_by = parent->scored_by;
     fork->scored_newest = parent->scored_newest;
     fork->scored_to = parent->scored_to;
+    fork->stepped_from = parent->length;
     fork->parent = parent->id;
     fork->forked_at = parent->length;
     fork->parent_cuts = parent->cuts;
@@ -44,6 +45,7 @@ static void cut_scores(tms_sequence *sequence, uint32_t length) {
 
 void tms_history_cut(tms_sequence *sequence, uint32_t length) {
     sequence->length = length;
+    if (length < sequence->stepped_from) sequence->stepped_from = length;
     sequence->cuts.n++;
     for (int keeper = 0; keeper < TMS_KEEPERS; keeper++)
         if (length < sequence->cuts.of[keeper].least) sequence->cuts.of[keeper].least = length;
@@ -116,7 +118,7 @@ tms_past tms_history_give(const tms_sequence *sequence) {
 }
 
 void tms_history_take(tms_sequence *sequence, const tms_past *past) {
-    sequence->length = past->length;
+    sequence->length = sequence->stepped_from = past->length;
     sequence->evicted_at = past->evicted_at;
     sequence->intact_from = past->intact_from;
     sequence->shortest = past->shortest;

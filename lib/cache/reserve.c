@@ -14,15 +14,9 @@ static uint32_t gain(const tms_growth *growth, uint32_t index) {
     return growth->rows < room ? growth->rows : room;
 }
 
-/* Makes the host's page lists long enough. Contents stay. */
-static bool make_room(const tamis_cache *cache, const tms_growth *growth) {
-    tms_sequence *sequence = growth->sequence;
-    uint32_t longest = 0, room = sequence->list_pages;
-    for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
-        uint32_t length = sequence->lanes[lane].length + gain(growth, lane);
-        if (length > longest) longest = length;
-    }
-    uint32_t needed = tms_pages_of(cache, longest);
+/* Makes the host's page lists long enough for lanes of `longest` slots. Contents stay. */
+static bool make_lists(const tamis_cache *cache, tms_sequence *sequence, uint32_t longest) {
+    const uint32_t room = sequence->list_pages, needed = tms_pages_of(cache, longest);
     if (needed <= room) return true;
     uint32_t grown = needed > 2 * room ? needed : 2 * room;
     int32_t *pages = calloc(cache->n_lanes, grown * sizeof *pages);
@@ -33,6 +27,20 @@ static bool make_room(const tamis_cache *cache, const tms_growth *growth) {
     sequence->pages = pages;
     sequence->list_pages = grown;
     return true;
+}
+
+static bool make_room(const tamis_cache *cache, const tms_growth *growth) {
+    uint32_t longest = 0;
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
+        const uint32_t length = growth->sequence->lanes[lane].length + gain(growth, lane);
+        if (length > longest) longest = length;
+    }
+    return make_lists(cache, growth->sequence, longest);
+}
+
+bool tms_sequence_make_room(const tamis_cache *cache, tms_sequence *sequence, uint32_t slots) {
+    const tms_growth growth = {.sequence = sequence, .rows = slots, .cap = UINT32_MAX};
+    return make_room(cache, &growth);
 }
 
 /* The index of the first page of a lane that the step may write. If the lane stays at its cap, or
@@ -197,6 +205,7 @@ void tms_cache_commit(tamis_cache *cache, const tms_growth *growth, uint32_t cou
     for (uint32_t i = 0; i < count; i++) {
         if (lane_stayed(cache, &growth[i])) tms_history_replaced(growth[i].sequence);
         growth[i].sequence->given_up = 0;
+        growth[i].sequence->stepped_from = growth[i].sequence->length - growth[i].rows;
     }
     mark(cache, growth, count, false);
 }

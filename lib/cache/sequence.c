@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences: add, fork, truncate, remove; a seat for one that is restored. */
-#include "lib/cache/cache.h"
+#include "lib/cache/branches.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -23,6 +23,7 @@ tms_sequence *tms_cache_find(const tamis_cache *cache, tamis_sequence id) {
 
 void tms_sequence_free(tms_sequence *sequence) {
     if (!sequence) return;
+    tms_tree_free(sequence->tree);
     free(sequence->lanes);
     free(sequence->pages);
     free(sequence);
@@ -44,11 +45,13 @@ static uint32_t free_index(tamis_cache *cache) {
     return index;
 }
 
-/* Registers an empty sequence with room for `list_pages` pages per lane; NULL if memory runs
- * out. */
-static tms_sequence *new_sequence(tamis_cache *cache, uint32_t list_pages) {
-    uint32_t index = free_index(cache);
-    tms_sequence *sequence = index < UINT32_MAX ? calloc(1, sizeof *sequence) : NULL;
+/* An id whose last bits are those of an index. */
+static tamis_sequence new_id(uint32_t index) {
+    return (atomic_fetch_add(&serial, 1) + 1) << INDEX_BITS | index;
+}
+
+tms_sequence *tms_sequence_new(const tamis_cache *cache, uint32_t list_pages) {
+    tms_sequence *sequence = calloc(1, sizeof *sequence);
     if (!sequence) return NULL;
     sequence->lanes = calloc(cache->n_lanes, sizeof *sequence->lanes);
     sequence->pages = calloc(cache->n_lanes, list_pages * sizeof *sequence->pages);
@@ -59,7 +62,16 @@ static tms_sequence *new_sequence(tamis_cache *cache, uint32_t list_pages) {
     sequence->version = 1;
     tms_history_begin(sequence);
     sequence->list_pages = list_pages;
-    sequence->id = (atomic_fetch_add(&serial, 1) + 1) << INDEX_BITS | index;
+    sequence->id = new_id(MAX_SEQUENCES - 1);
+    return sequence;
+}
+
+/* The same, listed. */
+static tms_sequence *new_sequence(tamis_cache *cache, uint32_t list_pages) {
+    const uint32_t index = free_index(cache);
+    tms_sequence *sequence = index < UINT32_MAX ? tms_sequence_new(cache, list_pages) : NULL;
+    if (!sequence) return NULL;
+    sequence->id = new_id(index);
     cache->sequences[index] = sequence;
     cache->n_sequences++;
     return sequence;
@@ -76,12 +88,23 @@ tamis_status tamis_cache_add(tamis_cache *cache, tamis_sequence *out, tamis_erro
     return TAMIS_OK;
 }
 
-tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
-                                 tamis_error *error) {
+tamis_status tms_cache_find_still(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
+                                  tamis_error *error) {
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     *out = tms_cache_find(cache, id);
     TMS_REQUIRE(*out, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, id);
     TMS_REQUIRE(!(*out)->in_step, TAMIS_E_STATE, "sequence %" PRIu64 " is in an open step", id);
+    return TAMIS_OK;
+}
+
+tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
+                                 tamis_error *error) {
+    TMS_TRY(tms_cache_find_still(cache, id, out, error));
+    const tms_tree *tree = tms_tree_of(*out);
+    TMS_REQUIRE(!tree, TAMIS_E_STATE,
+                "sequence %" PRIu64 " has a tree of %" PRIu32
+                " rows: tamis_plan_keep_path chooses among them first",
+                id, tree->n_rows);
     return TAMIS_OK;
 }
 
@@ -137,11 +160,9 @@ void tms_sequence_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t l
     tms_history_cut(sequence, length);
 }
 
-tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, uint32_t length,
-                                  tamis_error *error) {
-    TMS_ENTER(cache);
-    tms_sequence *s = NULL;
-    TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
+tamis_status tms_sequence_truncate(tamis_cache *cache, tms_sequence *s, uint32_t length,
+                                   tamis_error *error) {
+    const tamis_sequence sequence = s->id;
     TMS_REQUIRE(length <= s->length, TAMIS_E_ARGUMENT,
                 "length %" PRIu32 " exceeds the %" PRIu32 " tokens of sequence %" PRIu64, length,
                 s->length, sequence);
@@ -157,7 +178,16 @@ tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, u
     return TAMIS_OK;
 }
 
+tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, uint32_t length,
+                                  tamis_error *error) {
+    TMS_ENTER(cache);
+    tms_sequence *s = NULL;
+    TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
+    return tms_sequence_truncate(cache, s, length, error);
+}
+
 void tms_sequence_remove(tamis_cache *cache, tms_sequence *sequence) {
+    tms_branches_end(cache, sequence);
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
         tms_lane_shorten(cache, sequence, lane, sequence->lanes[lane].length);
     cache->sequences[sequence->id & (MAX_SEQUENCES - 1)] = NULL;
@@ -168,7 +198,7 @@ void tms_sequence_remove(tamis_cache *cache, tms_sequence *sequence) {
 tamis_status tamis_cache_remove(tamis_cache *cache, tamis_sequence sequence, tamis_error *error) {
     TMS_ENTER(cache);
     tms_sequence *s = NULL;
-    TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
+    TMS_TRY(tms_cache_find_still(cache, sequence, &s, error));
     tms_sequence_remove(cache, s);
     return TAMIS_OK;
 }

@@ -104,12 +104,16 @@ static void begin_write(tamis_plan *plan, uint32_t layer) {
     tms_loads_lose_present(&plan->loads, layer);
 }
 
-/* Behind the launch that writes: bounds of pages that became full. */
-static tamis_status end_write(tamis_plan *plan, uint32_t layer, tamis_error *error) {
+/* Behind the launch that writes: rows to the other branches that have them, bounds of pages that became
+ * full. */
+static tamis_status end_write(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
+                              tamis_error *error) {
     const tms_step_layer *state = &plan->step.layers[layer];
+    const tms_copy_slots copies = tms_trees_copies(&plan->trees, &plan->step, layer, write);
     tms_bounds bounds = tms_cache_bounds(plan->setup.cache, layer);
     bounds.n = state->n_bounded;
     bounds.pages = tms_step_table(&plan->step, plan->step.at.filled + state->filled);
+    if (plan->trees.n > 0) RUN(plan, write_us, copy_slots, &copies);
     if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
     if (plan->step.fixed)
         plan->templates.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
@@ -125,7 +129,7 @@ static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_ro
                                                    : put_rows(plan, &write, error));
     if (plan->setup.needs.feed == TMS_FEED_KEYS)
         TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
-    return end_write(plan, layer, error);
+    return end_write(plan, layer, &write, error);
 }
 
 tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows *k,
@@ -360,7 +364,7 @@ static void fill_random(const tamis_plan *plan, uint32_t layer, uint32_t stride)
     const tamis_cache_params *cache = &plan->setup.cache->params;
     float *scores = plan->templates.score_host;
     for (uint32_t i = 0, row = 0; i < step->sections[0].n_sequences; i++) {
-        uint32_t rows = step->growth[i].rows, first = step->growth[i].sequence->length - rows;
+        const uint32_t rows = tms_step_begun(step, i), first = tms_step_first(step, i);
         for (uint32_t j = 0; j < rows; j++, row++)
             for (uint32_t h = 0; h < cache->n_kv_heads; h++, scores += stride) {
                 uint32_t n = tms_step_visible(step, layer, row, h) / cache->page_size;
@@ -559,9 +563,10 @@ static tamis_status check_written_beside(const tamis_plan *plan, const tamis_rot
 static bool nothing_between(const tamis_plan *plan, uint32_t layer) {
     const tms_step *step = &plan->step;
     const bool decodes = step->n_rows == step->n_sequences && step->n_rows == step->n_begun;
-    return decodes && step->n_sections == 1 && step->layers[layer].n_staying == 0 &&
-           !plan->sight.first && !plan->setup.needs.rotation &&
-           plan->setup.needs.feed != TMS_FEED_KEYS && !tms_in_step_observes(&plan->in_step);
+    return decodes && step->n_sections == 1 && plan->trees.n == 0 &&
+           step->layers[layer].n_staying == 0 && !plan->sight.first &&
+           !plan->setup.needs.rotation && plan->setup.needs.feed != TMS_FEED_KEYS &&
+           !tms_in_step_observes(&plan->in_step);
 }
 
 /* In one launch, if there is one for the case: *done. */
@@ -580,7 +585,7 @@ static tamis_status write_and_attend(tamis_plan *plan, uint32_t layer, const tms
         RUN(plan, fused_us, write_sparse_attend, &sparse);
     else
         RUN(plan, attend_us, write_attend, &all);
-    TMS_TRY(end_write(plan, layer, error));
+    TMS_TRY(end_write(plan, layer, write, error));
     end_attending(plan, layer, a, a->listed);
     plan->step.layers[layer].attended = true;
     return TAMIS_OK;

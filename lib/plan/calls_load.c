@@ -14,7 +14,7 @@ static tamis_status check_loading(const tamis_plan *plan, uint32_t layer, tamis_
                 "the plan was made with load_dtypes 0: it loads no rows and compares none");
     TMS_REQUIRE(plan->step.exact, TAMIS_E_STATE,
                 "the step is not exact: only exact steps take loaded rows");
-    return TAMIS_OK;
+    return tms_plan_check_lines(plan, error);
 }
 
 /* A layer that takes loads now, and rows of the step. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The beginning and end of a step: checks its rows, reserves their pages and uploads what the
  * layers need; leaves out rows of an open step; later keeps the rows or cancels the step. */
+#include "lib/cache/branches.h"
 #include "lib/plan/plan.h"
 
 #include <inttypes.h>
@@ -13,49 +14,109 @@ static uint32_t selected_of(const tamis_step *in) {
     return in->exact_from ? in->exact_from : in->count;
 }
 
-/* Checks the sequences and puts them into the step; marks the first `*n` as taken. */
-static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
-                            tamis_error *error) {
+/* What is taken into the step: its sequences, branches among them, how many of these are not exact, and
+ * their rows; a row counts for each branch that has it, but once among those that are not exact. */
+typedef struct taken {
+    uint32_t n, n_selected;
+    uint64_t rows, selected;
+} taken;
+
+/* Puts a sequence, or a branch, into the step. */
+static tamis_status take(tamis_plan *plan, const tms_growth *from, bool exact, taken *to,
+                         tamis_error *error) {
+    const tamis_plan_params *p = &plan->setup.params;
+    tms_sequence *sequence = from->sequence;
+    tms_growth *growth = &plan->step.growth[to->n];
+    TMS_REQUIRE((uint64_t)sequence->length + from->rows <= p->max_context, TAMIS_E_ARGUMENT,
+                "%" PRIu32 " rows after the %" PRIu32 " tokens of sequence %" PRIu64
+                " exceed max_context %" PRIu32,
+                from->rows, sequence->length, sequence->id, p->max_context);
+    TMS_REQUIRE(to->n < p->max_sequences, TAMIS_E_ARGUMENT,
+                "the step's sequences have more branches than max_sequences %" PRIu32,
+                p->max_sequences);
+    TMS_TRY(tms_in_step_growth(&plan->in_step, sequence, from->rows, exact, growth, error));
+    growth->shared = from->shared;
+    plan->step.sequences[to->n++] = sequence;
+    to->n_selected += !exact;
+    to->rows += from->rows;
+    to->selected += exact ? 0 : from->rows - from->shared;
+    return TAMIS_OK;
+}
+
+/* Puts all branches of a tree into the step; after a failure there are none. */
+static tamis_status take_tree(tamis_plan *plan, tms_sequence *sequence, const uint32_t *parents,
+                              uint32_t rows, bool exact, taken *to, tamis_error *error) {
+    TMS_REQUIRE(plan->setup.params.flags & TAMIS_PLAN_TREES, TAMIS_E_STATE,
+                "sequence %" PRIu64 " has parents, but the plan was made without TAMIS_PLAN_TREES",
+                sequence->id);
+    TMS_REQUIRE(rows <= plan->setup.params.max_rows, TAMIS_E_ARGUMENT,
+                "the tree of sequence %" PRIu64 " has %" PRIu32
+                " rows, which exceed max_rows %" PRIu32,
+                sequence->id, rows, plan->setup.params.max_rows);
+    TMS_TRY(tms_branches_begin(plan->setup.cache, sequence, parents, rows, error));
+    const tms_tree *tree = tms_tree_of(sequence);
+    const tms_growth line = {.sequence = sequence, .rows = rows};
+    if (!tree) return take(plan, &line, exact, to, error);
+    for (uint32_t i = 0; i < tree->n_branches; i++) {
+        const tms_growth branch = tms_branch_growth(tree, i);
+        const tamis_status status = take(plan, &branch, exact, to, error);
+        if (status == TAMIS_OK) continue;
+        tms_branches_end(plan->setup.cache, sequence);
+        return status;
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status check_sequence(const tamis_plan *plan, tamis_sequence id, uint32_t rows,
+                                   bool exact, tms_sequence **out, tamis_error *error) {
+    const tamis_plan_params *p = &plan->setup.params;
+    tms_sequence *sequence = *out = tms_cache_find(plan->setup.cache, id);
+    TMS_REQUIRE(sequence, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, id);
+    TMS_REQUIRE(!sequence->in_step, TAMIS_E_ARGUMENT,
+                "sequence %" PRIu64 " comes twice in the step", id);
+    TMS_TRY(tms_cache_find_idle(plan->setup.cache, id, out, error));
+    TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu64 " brings no rows", id);
+    TMS_REQUIRE(rows == 1 || exact || !(p->flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_ARGUMENT,
+                "sequence %" PRIu64 " brings %" PRIu32
+                " rows: a step that is not exact brings one under TAMIS_PLAN_FIXED_LAUNCHES",
+                id, rows);
+    TMS_REQUIRE(!plan->setup.needs.rotation || plan->reindex.held, TAMIS_E_STATE,
+                "reindexed %s needs tamis_plan_bind_rotation first", plan->setup.needs.entry->name);
+    return tms_sight_check_held(&plan->sight, sequence, sequence->length, error);
+}
+
+/* Checks the sequences and puts them into the step; those that were taken are `in_step`. */
+static tamis_status collect(tamis_plan *plan, const tamis_step *in, taken *to, tamis_error *error) {
     const tamis_plan_params *p = &plan->setup.params;
     const uint32_t n_selected = selected_of(in);
-    uint64_t total = 0, selected = 0;
-    for (*n = 0; *n < in->count; ++*n) {
-        tamis_sequence id = in->sequences[*n];
-        uint32_t rows = in->rows ? in->rows[*n] : 1;
-        const bool exact = *n >= n_selected;
-        tms_sequence *sequence = tms_cache_find(plan->setup.cache, id);
-        TMS_REQUIRE(sequence, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, id);
-        TMS_REQUIRE(!sequence->in_step, TAMIS_E_ARGUMENT,
-                    "sequence %" PRIu64 " comes twice in the step", id);
-        TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu64 " brings no rows", id);
-        TMS_REQUIRE(rows == 1 || exact || !(p->flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_ARGUMENT,
-                    "sequence %" PRIu64 " brings %" PRIu32
-                    " rows: a step that is not exact brings one under TAMIS_PLAN_FIXED_LAUNCHES",
-                    id, rows);
-        TMS_REQUIRE((uint64_t)sequence->length + rows <= p->max_context, TAMIS_E_ARGUMENT,
-                    "%" PRIu32 " rows after the %" PRIu32 " tokens of sequence %" PRIu64
-                    " exceed max_context %" PRIu32,
-                    rows, sequence->length, id, p->max_context);
-        total += rows;
-        selected += exact ? 0 : rows;
-        TMS_REQUIRE(total <= p->max_rows, TAMIS_E_ARGUMENT,
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < in->count; i++) {
+        const uint32_t rows = in->rows ? in->rows[i] : 1;
+        const bool exact = i >= n_selected;
+        tms_sequence *sequence = NULL;
+        TMS_TRY(check_sequence(plan, in->sequences[i], rows, exact, &sequence, error));
+        const tms_growth line = {.sequence = sequence, .rows = rows};
+        TMS_TRY(in->parents ? take_tree(plan, sequence, in->parents + first, rows, exact, to, error)
+                            : take(plan, &line, exact, to, error));
+        sequence->in_step = true;
+        first += rows;
+        TMS_REQUIRE(to->rows <= p->max_rows, TAMIS_E_ARGUMENT,
                     "the step's first %" PRIu32 " sequences bring %" PRIu64
                     " rows, which exceed max_rows %" PRIu32,
-                    *n + 1, total, p->max_rows);
-        TMS_REQUIRE(!plan->setup.needs.rotation || plan->reindex.held, TAMIS_E_STATE,
-                    "reindexed %s needs tamis_plan_bind_rotation first",
-                    plan->setup.needs.entry->name);
-        TMS_TRY(tms_sight_check_held(&plan->sight, sequence, sequence->length, error));
-        plan->step.sequences[*n] = sequence;
-        TMS_TRY(tms_in_step_growth(&plan->in_step, sequence, rows, exact, &plan->step.growth[*n],
-                                   error));
-        sequence->in_step = true;
+                    i + 1, to->rows, p->max_rows);
     }
-    TMS_REQUIRE(!plan->setup.reading.listed || selected <= p->max_selected_rows, TAMIS_E_ARGUMENT,
-                "%" PRIu64
-                " rows go through the selection, which exceed max_selected_rows %" PRIu32,
-                selected, p->max_selected_rows);
+    TMS_REQUIRE(
+        !plan->setup.reading.listed || to->selected <= p->max_selected_rows, TAMIS_E_ARGUMENT,
+        "%" PRIu64 " rows go through the selection, which exceed max_selected_rows %" PRIu32,
+        to->selected, p->max_selected_rows);
     return TAMIS_OK;
+}
+
+/* Takes the branches from the step's first n sequences. */
+static void end_branches(tamis_plan *plan, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (!plan->step.sequences[i]->trunk)
+            tms_branches_end(plan->setup.cache, plan->step.sequences[i]);
 }
 
 static tamis_status check_mixed(const tamis_plan *plan, const tamis_step *in, tamis_error *error) {
@@ -72,7 +133,9 @@ static tamis_status check_mixed(const tamis_plan *plan, const tamis_step *in, ta
     return TAMIS_OK;
 }
 
-static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_error *error) {
+/* What the step takes, whose trees have branches then; after a failure they have none. */
+static tamis_status check_step(tamis_plan *plan, const tamis_step *in, taken *to,
+                               tamis_error *error) {
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(in, TAMIS_E_ARGUMENT, "step is NULL");
     TMS_REQUIRE_RESERVED(in, tamis_step);
@@ -85,10 +148,11 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_err
                 "%" PRIu32 " sequences exceed max_sequences %" PRIu32, in->count,
                 plan->setup.params.max_sequences);
     TMS_TRY(check_mixed(plan, in, error));
-    uint32_t n = 0;
-    tamis_status status = collect(plan, in, &n, error);
-    for (uint32_t i = 0; i < n; i++)
+    *to = (taken){0};
+    const tamis_status status = collect(plan, in, to, error);
+    for (uint32_t i = 0; i < to->n; i++)
         plan->step.sequences[i]->in_step = false;
+    if (status != TAMIS_OK) end_branches(plan, to->n);
     return status;
 }
 
@@ -96,15 +160,19 @@ tamis_status tamis_plan_step_pages(tamis_plan *plan, const tamis_step *step, tam
                                    tamis_error *error) {
     TMS_ENTER(plan);
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    TMS_TRY(check_step(plan, step, error));
+    taken rows;
+    TMS_TRY(check_step(plan, step, &rows, error));
     tamis_cache *cache = plan->setup.cache;
-    TMS_TRY(tms_cache_check_bounds(cache, error));
-    const tms_demand demand = tms_cache_demand(cache, plan->step.growth, step->count);
-    *out = (tamis_step_pages){.needed = demand.needed,
-                              .copied = demand.copied,
-                              .free = tms_cache_free_pages(cache),
-                              .missing = demand.missing};
-    return TAMIS_OK;
+    const tamis_status status = tms_cache_check_bounds(cache, error);
+    if (status == TAMIS_OK) {
+        const tms_demand demand = tms_cache_demand(cache, plan->step.growth, rows.n);
+        *out = (tamis_step_pages){.needed = demand.needed,
+                                  .copied = demand.copied,
+                                  .free = tms_cache_free_pages(cache),
+                                  .missing = demand.missing};
+    }
+    end_branches(plan, rows.n);
+    return status;
 }
 
 /* Copies the pages of the pairs within a pool, with their planes. Bounds are copied only if tokens
@@ -158,19 +226,28 @@ static tamis_status upload(tamis_plan *plan, uint32_t n_selected, tamis_error *e
 
 tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis_error *error) {
     TMS_ENTER(plan);
-    TMS_TRY(check_step(plan, in, error));
+    taken rows;
+    TMS_TRY(check_step(plan, in, &rows, error));
     tamis_cache *cache = plan->setup.cache;
     tms_step *step = &plan->step;
-    TMS_TRY(tms_cache_reserve(cache, step->growth, in->count, &step->copies, error));
-    step->n_sequences = in->count;
+    const tamis_status reserved =
+        tms_cache_reserve(cache, step->growth, rows.n, &step->copies, error);
+    if (reserved != TAMIS_OK) {
+        end_branches(plan, rows.n);
+        return reserved;
+    }
+    step->n_sequences = rows.n;
+    tms_trees_count(&plan->trees, step->growth, rows.n);
     plan->templates.attended = false;
-    const tamis_status status = upload(plan, selected_of(in), error);
+    const tamis_status status = upload(plan, rows.n_selected, error);
     if (status != TAMIS_OK) {
-        tms_cache_rollback(cache, step->growth, step->n_sequences, false);
+        tms_cache_rollback(cache, step->growth, rows.n, false);
+        end_branches(plan, rows.n);
         return status;
     }
     for (uint32_t i = 0; i < step->n_sequences && tms_step_keeps_queries(step); i++) {
-        uint32_t end = step->sequences[i]->length;
+        const uint32_t end = step->sequences[i]->length;
+        if (step->ring[i] == TMS_NO_RING) continue;
         tms_query_rings_expect(&plan->rings, step->ring[i], end - step->growth[i].rows, end);
     }
     for (uint32_t p = 0; p < cache->size.pools; p++)
@@ -195,6 +272,7 @@ static tamis_status check_narrow(const tamis_plan *plan, const uint32_t *rows, u
     TMS_REQUIRE(n > 0, TAMIS_E_ARGUMENT, "no row of the step would be left");
     TMS_REQUIRE(step->exact, TAMIS_E_STATE,
                 "the step is not exact: only exact steps can be narrowed");
+    TMS_TRY(tms_plan_check_lines(plan, error));
     TMS_REQUIRE(!needs->rotation, TAMIS_E_UNSUPPORTED,
                 "a step under reindexed %s cannot be narrowed: it attends with sinks moved nearer",
                 needs->entry->name);
@@ -215,7 +293,7 @@ static tamis_status check_kept(const tamis_plan *plan, const uint32_t *rows, uin
     const uint32_t tail = tms_needs_weights(needs) ? 1 : needs->window;
     const tms_step *step = &plan->step;
     for (uint32_t i = 0, row = 0, next = 0, first = 0; i < step->n_sequences; i++) {
-        const uint32_t n_begun = step->growth[i].rows;
+        const uint32_t n_begun = tms_step_begun(step, i);
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
             const uint32_t begun = step->begun[row];
             const bool kept = next < n && rows[next] == begun;
@@ -250,6 +328,15 @@ tamis_status tamis_plan_step_keep_rows(tamis_plan *plan, const uint32_t *rows, u
 }
 
 /* ---- End ------------------------------------------------------------------------------------- */
+
+tamis_status tms_plan_check_lines(const tamis_plan *plan, tamis_error *error) {
+    for (uint32_t i = 0; i < plan->step.n_sequences; i++)
+        TMS_REQUIRE(!tms_in_tree(plan->step.sequences[i]), TAMIS_E_STATE,
+                    "the rows of sequence %" PRIu64
+                    " are a tree, of which none is left out or loaded",
+                    plan->step.sequences[i]->id);
+    return TAMIS_OK;
+}
 
 static bool all_attended(const tamis_plan *plan) {
     bool all = true;
@@ -288,10 +375,10 @@ tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
     const bool whole = all_attended(plan);
     tms_cache_commit(setup->cache, step->growth, step->n_sequences);
     for (uint32_t i = 0; (setup->params.flags & TAMIS_PLAN_GIVE_BACK) && i < step->n_sequences; i++)
-        tms_sight_give_back(&plan->sight, step->sequences[i]);
+        if (!tms_in_tree(step->sequences[i])) tms_sight_give_back(&plan->sight, step->sequences[i]);
     /* The rings lack the queries of layers that were not attended. */
     for (uint32_t i = 0; i < step->n_sequences && !whole && tms_step_keeps_queries(step); i++)
-        tms_query_rings_empty(&plan->rings, step->ring[i]);
+        if (step->ring[i] != TMS_NO_RING) tms_query_rings_empty(&plan->rings, step->ring[i]);
     tms_in_step_note_scores(&plan->in_step, whole, false);
     step->open = false;
     plan->counters.steps++;
@@ -317,6 +404,7 @@ void tms_plan_give_up(tamis_plan *plan) {
     for (uint32_t i = 0; i < step->n_sequences; i++)
         if (step->sequences[i]->given_up) tms_history_replaced(step->sequences[i]);
     tms_in_step_note_scores(&plan->in_step, false, true);
+    end_branches(plan, step->n_sequences);
     step->open = false;
 }
 
@@ -325,5 +413,39 @@ tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(check_open(plan, error));
     tms_plan_give_up(plan);
     plan->templates.attended = false;
+    return TAMIS_OK;
+}
+
+/* ---- Keep a path ------------------------------------------------------------------------------ */
+
+/* Rows that stand behind each other. */
+static tamis_status keep_rows_of_line(tamis_cache *cache, tms_sequence *sequence, uint32_t row,
+                                      tamis_error *error) {
+    const uint32_t first = sequence->stepped_from, n = sequence->length - first;
+    TMS_REQUIRE(row == TAMIS_NO_ROW || row < n, TAMIS_E_ARGUMENT,
+                "row %" PRIu32 " is not below the %" PRIu32 " of sequence %" PRIu64
+                " in its last step",
+                row, n, sequence->id);
+    return tms_sequence_truncate(cache, sequence, row == TAMIS_NO_ROW ? first : first + row + 1,
+                                 error);
+}
+
+tamis_status tamis_plan_keep_path(tamis_plan *plan, tamis_sequence id, uint32_t row,
+                                  tamis_error *error) {
+    TMS_ENTER(plan);
+    tms_sequence *sequence = NULL;
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    tamis_cache *cache = plan->setup.cache;
+    TMS_TRY(tms_cache_find_still(cache, id, &sequence, error));
+    const tms_tree *tree = tms_tree_of(sequence);
+    if (!tree) return keep_rows_of_line(cache, sequence, row, error);
+    TMS_REQUIRE(row == TAMIS_NO_ROW || row < tree->n_rows, TAMIS_E_ARGUMENT,
+                "row %" PRIu32 " is not below the %" PRIu32 " of sequence %" PRIu64
+                " in its last step",
+                row, tree->n_rows, id);
+    if (row == TAMIS_NO_ROW)
+        tms_branches_choose(cache, sequence, 0, 0);
+    else
+        tms_branches_choose(cache, sequence, tree->branch[row], tree->depth[row] + 1);
     return TAMIS_OK;
 }

@@ -10,7 +10,7 @@
 
 #define ALL_FLAGS                                                                                  \
     (TAMIS_PLAN_TIMING | TAMIS_PLAN_FIXED_LAUNCHES | TAMIS_PLAN_UNFUSED | TAMIS_PLAN_ROW_MASSES |  \
-     TAMIS_PLAN_ROTATED | TAMIS_PLAN_GIVE_BACK)
+     TAMIS_PLAN_ROTATED | TAMIS_PLAN_GIVE_BACK | TAMIS_PLAN_TREES)
 
 static void fill_defaults(tamis_plan_params *p) {
     if (p->max_sequences == 0) p->max_sequences = 1;
@@ -39,6 +39,28 @@ static tamis_status check_own_page(const tamis_cache *cache, const tamis_plan_pa
     return TAMIS_OK;
 }
 
+/* Rows of trees may yet go: what they would do to tokens that branches share could not be undone. */
+static tamis_status check_trees(const tamis_plan_params *p, const tms_eviction_needs *needs,
+                                tamis_error *error) {
+    const char *name = tamis_eviction_name(p->eviction.kind);
+    if (!(p->flags & TAMIS_PLAN_TREES)) return TAMIS_OK;
+    TMS_REQUIRE(!(p->flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_UNSUPPORTED,
+                "TAMIS_PLAN_TREES with TAMIS_PLAN_FIXED_LAUNCHES: launches depend on the branches");
+    TMS_REQUIRE(
+        !needs->in_place, TAMIS_E_UNSUPPORTED,
+        "TAMIS_PLAN_TREES under eviction %s with every 1: rows take the places of tokens that "
+        "all branches read",
+        name);
+    TMS_REQUIRE(
+        !tms_needs_weights(needs), TAMIS_E_UNSUPPORTED,
+        "TAMIS_PLAN_TREES under eviction %s: the weights of rows go to the scores of tokens "
+        "that all branches read",
+        name);
+    TMS_REQUIRE(!needs->rotation, TAMIS_E_UNSUPPORTED,
+                "TAMIS_PLAN_TREES under reindexed %s, which moves sinks for each length", name);
+    return TAMIS_OK;
+}
+
 /* Checks what the eviction needs of the cache and of the plan's other parameters. */
 static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_params *p,
                                    tamis_error *error) {
@@ -46,6 +68,7 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     const char *name = tamis_eviction_name(p->eviction.kind);
     tms_eviction_needs needs;
     tms_eviction_ask(&p->eviction, &needs);
+    TMS_TRY(check_trees(p, &needs, error));
     if (!needs.active) return TAMIS_OK;
     TMS_REQUIRE((planes & ~have) == 0, TAMIS_E_ARGUMENT,
                 "eviction %s needs planes %" PRIu32 "; the cache has %" PRIu32, name, planes, have);
@@ -236,6 +259,7 @@ static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
 static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     const tms_setup *setup = &plan->setup;
     plan->sight = (tms_sight){.setup = setup};
+    plan->trees = (tms_trees){.setup = setup};
     plan->rings = (tms_query_rings){.setup = setup};
     plan->templates = (tms_templates){
         .setup = setup, .step = &plan->step, .table = &plan->table, .sight = &plan->sight};
@@ -247,8 +271,10 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     plan->between = (tms_between){
         .setup = setup, .table = &plan->table, .rings = &plan->rings, .sight = &plan->sight};
     TMS_TRY(tms_sight_create(&plan->sight, error));
+    tms_trees_create(&plan->trees);
     tms_step_add(&plan->step, tms_sight_room(&plan->sight));
     tms_step_add(&plan->step, tms_query_rings_room(&plan->rings));
+    tms_step_add(&plan->step, tms_trees_room(&plan->trees));
     tms_step_add(&plan->step, tms_in_step_room(&plan->in_step));
     tms_step_add(&plan->step, tms_reindex_room(&plan->reindex));
     TMS_TRY(tms_step_create(&plan->step, setup, error));
@@ -288,10 +314,20 @@ static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *
     return TAMIS_OK;
 }
 
+/* Launches the copies of rows to branches, with no rows. */
+static tamis_status warm_trees(tamis_plan *plan, tamis_error *error) {
+    const tms_write_rows write = tms_template_write(&plan->templates, 0);
+    plan->trees.n = 0;
+    if (!(plan->setup.params.flags & TAMIS_PLAN_TREES)) return TAMIS_OK;
+    const tms_copy_slots copies = tms_trees_copies(&plan->trees, &plan->step, 0, &write);
+    return tms_run_copy_slots(plan->setup.dev, &copies, error);
+}
+
 /* Builds every kernel and launches it once. */
 static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_page_table_warm(&plan->table, error));
     TMS_TRY(tms_templates_warm(&plan->templates, &plan->step, error));
+    TMS_TRY(warm_trees(plan, error));
     TMS_TRY(tms_loads_warm(&plan->loads, error));
     TMS_TRY(tms_masses_warm(&plan->masses, error));
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)

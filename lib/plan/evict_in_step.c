@@ -152,7 +152,10 @@ tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, ui
                                 bool exact, tms_growth *out, tamis_error *error) {
     const tms_setup *setup = e->setup;
     const tms_eviction_needs *needs = &setup->needs;
-    *out = (tms_growth){sequence, rows, tms_setup_cap(setup, exact), tms_needs_weights(needs)};
+    *out = (tms_growth){.sequence = sequence,
+                        .rows = rows,
+                        .cap = tms_setup_cap(setup, exact),
+                        .scores = tms_needs_weights(needs)};
     TMS_REQUIRE(sequence->given_up == 0 || sequence->given_up == out->cap, TAMIS_E_STATE,
                 "sequence %" PRIu64 " holds rows of a step that was given up at %" PRIu32
                 " tokens a lane; a decode step under that budget must come first",

@@ -73,11 +73,10 @@ static uint32_t collect(tms_page_table *table, uint32_t r, const tms_sequence *s
     const tms_setup *setup = table->setup;
     uint32_t *from = &table->rows[r].pages[lane];
     uint32_t end = tms_pages_of(setup->cache, sequence->lanes[lane].length);
-    const int32_t *list = tms_lane_pages(sequence, lane);
     uint32_t base = (r * setup->cache->n_lanes + lane) * setup->max_pages;
     for (; *from < end && n < CHUNK_ENTRIES; n++, ++*from) {
         table->entry_host[2 * n] = (int32_t)(base + *from);
-        table->entry_host[2 * n + 1] = list[*from];
+        table->entry_host[2 * n + 1] = tms_lane_reads(sequence, lane, *from)[*from];
     }
     return n;
 }

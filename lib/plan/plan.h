@@ -13,6 +13,7 @@
 #include "lib/plan/reindex.h"
 #include "lib/plan/step.h"
 #include "lib/plan/templates.h"
+#include "lib/plan/trees.h"
 
 struct tamis_plan {
     tms_life life;
@@ -20,6 +21,7 @@ struct tamis_plan {
     tms_page_table table;
     tms_query_rings rings;
     tms_step step;
+    tms_trees trees;
     tms_sight sight;
     tms_templates templates;
     tms_loads loads;
@@ -50,6 +52,9 @@ tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_e
 /* How a caller rotates K: how many channels, and their table, into *ref. */
 tamis_status tms_plan_check_turns(const tamis_plan *plan, const tamis_rotation *rotation,
                                   uint32_t *channels, tms_ref *table, tamis_error *error);
+
+/* E_STATE where rows of the open step are trees. */
+tamis_status tms_plan_check_lines(const tamis_plan *plan, tamis_error *error);
 
 /* Cancels the open step. */
 void tms_plan_give_up(tamis_plan *plan);

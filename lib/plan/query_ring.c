@@ -2,13 +2,12 @@
 /* Rings of queries: assigning them to sequences, filling them, copying them for forks, reading them
  * in order. */
 #include "lib/plan/query_ring.h"
+#include "lib/cache/branches.h"
 #include "lib/plan/arena.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#define NO_RING UINT32_MAX
 
 /* Row 0 of a ring. */
 static tms_ref ring_ref(const tms_query_rings *rings, uint32_t layer, uint32_t ring) {
@@ -31,7 +30,8 @@ static void fill(void *room, const tms_step *step) {
     for (uint32_t i = 0, row = 0; window && i < step->n_sequences; i++)
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
             const uint32_t position = step->position[row];
-            const bool kept = position + window >= step->sequences[i]->length;
+            const bool kept =
+                step->ring[i] != TMS_NO_RING && position + window >= step->sequences[i]->length;
             place_of[row] = kept ? (int32_t)(step->ring[i] * window + position % window) : -1;
         }
 }
@@ -67,7 +67,7 @@ static uint32_t find(const tms_query_rings *rings, tamis_sequence id) {
     uint32_t n = rings->setup->params.max_sequences, r = 0;
     while (r < n && rings->rings[r].id != id)
         r++;
-    return r < n ? r : NO_RING;
+    return r < n ? r : TMS_NO_RING;
 }
 
 /* The ring that holds queries of the sequence: its own, else that of its nearest ancestor whose
@@ -76,7 +76,7 @@ static uint32_t find(const tms_query_rings *rings, tamis_sequence id) {
 static uint32_t holder_of(const tms_query_rings *rings, const tms_sequence *sequence,
                           uint32_t *end) {
     uint32_t r = find(rings, sequence->id);
-    if (r != NO_RING && rings->rings[r].mark) {
+    if (r != TMS_NO_RING && rings->rings[r].mark) {
         *end = tms_history_cut_since(sequence, TMS_KEEPS_QUERIES, rings->rings[r].mark);
         return r;
     }
@@ -84,7 +84,7 @@ static uint32_t holder_of(const tms_query_rings *rings, const tms_sequence *sequ
     while (sequence && sequence->parent) {
         if (sequence->forked_at < *end) *end = sequence->forked_at;
         r = find(rings, sequence->parent);
-        uint64_t mark = r == NO_RING ? 0 : rings->rings[r].mark;
+        uint64_t mark = r == TMS_NO_RING ? 0 : rings->rings[r].mark;
         bool holds = mark > 0 && mark <= sequence->parent_cuts.n;
         uint32_t least =
             tms_history_parent_cut_since(sequence, TMS_KEEPS_QUERIES, holds ? mark : 1);
@@ -92,13 +92,13 @@ static uint32_t holder_of(const tms_query_rings *rings, const tms_sequence *sequ
         if (holds) return r;
         sequence = tms_cache_find(rings->setup->cache, sequence->parent);
     }
-    return NO_RING;
+    return TMS_NO_RING;
 }
 
 static tms_kept_queries kept_of(const tms_query_rings *rings, const tms_sequence *sequence) {
-    const tms_kept_queries none = {.ring = NO_RING};
+    const tms_kept_queries none = {.ring = TMS_NO_RING};
     uint32_t window = rings->setup->needs.window, end, r = holder_of(rings, sequence, &end);
-    if (r == NO_RING) return none;
+    if (r == TMS_NO_RING) return none;
     const tms_query_ring *ring = &rings->rings[r];
     tms_kept_queries kept = {r, ring->to > window ? ring->to - window : 0, ring->to};
     if (kept.from < ring->from) kept.from = ring->from;
@@ -107,7 +107,7 @@ static tms_kept_queries kept_of(const tms_query_rings *rings, const tms_sequence
 }
 
 tms_kept_queries tms_query_rings_known(const tms_query_rings *rings, const tms_sequence *sequence) {
-    return rings->mem ? kept_of(rings, sequence) : (tms_kept_queries){.ring = NO_RING};
+    return rings->mem ? kept_of(rings, sequence) : (tms_kept_queries){.ring = TMS_NO_RING};
 }
 
 tamis_status tms_query_rings_check(const tms_query_rings *rings, const tms_sequence *sequence,
@@ -117,7 +117,7 @@ tamis_status tms_query_rings_check(const tms_query_rings *rings, const tms_seque
     const tms_kept_queries kept = kept_of(rings, sequence);
     if (kept.to == sequence->length && kept.from + window <= kept.to) return TAMIS_OK;
     char text[48] = "none is known";
-    if (kept.ring != NO_RING)
+    if (kept.ring != TMS_NO_RING)
         snprintf(text, sizeof text, "known are %" PRIu32 " to %" PRIu32, kept.from, kept.to - 1);
     return tms_error_set(error, TAMIS_E_STATE,
                          "the queries of positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
@@ -135,8 +135,8 @@ static void mark_needed(tms_query_rings *rings) {
     for (uint32_t i = 0; i < cache->sequence_capacity; i++) {
         uint32_t end;
         const uint32_t r =
-            cache->sequences[i] ? holder_of(rings, cache->sequences[i], &end) : NO_RING;
-        if (r != NO_RING) rings->rings[r].needed = true;
+            cache->sequences[i] ? holder_of(rings, cache->sequences[i], &end) : TMS_NO_RING;
+        if (r != TMS_NO_RING) rings->rings[r].needed = true;
     }
 }
 
@@ -163,13 +163,15 @@ static void vacate(tms_query_rings *rings, tms_sequence *const *sequences, uint3
                    uint32_t *index) {
     uint64_t now = ++rings->n_brought;
     for (uint32_t i = 0; i < n; i++) {
-        rings->kept[i] = kept_of(rings, sequences[i]);
-        index[i] = find(rings, sequences[i]->id);
-        if (index[i] != NO_RING) rings->rings[index[i]].used = now;
+        const bool none = tms_in_tree(sequences[i]);
+        rings->kept[i] =
+            none ? (tms_kept_queries){.ring = TMS_NO_RING} : kept_of(rings, sequences[i]);
+        index[i] = none ? TMS_NO_RING : find(rings, sequences[i]->id);
+        if (index[i] != TMS_NO_RING) rings->rings[index[i]].used = now;
     }
     bool marked = false;
     for (uint32_t i = 0; i < n; i++) {
-        if (index[i] != NO_RING) continue;
+        if (index[i] != TMS_NO_RING || tms_in_tree(sequences[i])) continue;
         if (!marked) mark_needed(rings);
         marked = true;
         vacate_one(rings, now);
@@ -183,12 +185,12 @@ static void give_out(tms_query_rings *rings, tms_sequence *const *sequences, uin
                      uint32_t *index) {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t r = rings->kept[i].ring;
-        if (index[i] != NO_RING || r == NO_RING || !rings->rings[r].vacant) continue;
+        if (index[i] != TMS_NO_RING || r == TMS_NO_RING || !rings->rings[r].vacant) continue;
         index[i] = r;
         rings->rings[r] = (tms_query_ring){.id = sequences[i]->id, .used = rings->n_brought};
     }
     for (uint32_t i = 0, r = 0; i < n; i++) {
-        if (index[i] != NO_RING) continue;
+        if (index[i] != TMS_NO_RING || tms_in_tree(sequences[i])) continue;
         while (!rings->rings[r].vacant)
             r++;
         index[i] = r;
@@ -204,9 +206,10 @@ tamis_status tms_query_rings_bring(tms_query_rings *rings, tms_sequence *const *
     vacate(rings, sequences, n, index);
     give_out(rings, sequences, n, index);
     for (uint32_t i = 0; i < n; i++) {
+        if (index[i] == TMS_NO_RING) continue;
         const tms_kept_queries *kept = &rings->kept[i];
         tms_query_ring *ring = &rings->rings[index[i]];
-        const bool copies = kept->ring != NO_RING && kept->ring != index[i];
+        const bool copies = kept->ring != TMS_NO_RING && kept->ring != index[i];
         for (uint32_t layer = 0; copies && layer < setup->cache->params.n_layers; layer++) {
             tms_ref from = ring_ref(rings, layer, kept->ring);
             tms_ref to = ring_ref(rings, layer, index[i]);

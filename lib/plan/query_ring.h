@@ -7,6 +7,9 @@
 
 #include "lib/plan/step.h"
 
+/* Of a sequence that has none: one whose rows are a tree, of which none is kept. */
+#define TMS_NO_RING UINT32_MAX
+
 /* The sequence whose queries a ring holds, of positions [from, to). A later row has overwritten the
  * row `window` positions before it, even if the later one has been truncated away since. */
 typedef struct tms_query_ring {
@@ -42,7 +45,7 @@ void tms_query_rings_destroy(tms_query_rings *rings);
 
 /* Gives each of the sequences a ring that holds what is known of its queries: its own, or a copy of
  * what the sequence that it comes from had up to the fork; truncated rows are forgotten. index[i] is
- * that of sequences[i]. */
+ * that of sequences[i]; branches and their trees get TMS_NO_RING. */
 tamis_status tms_query_rings_bring(tms_query_rings *rings, tms_sequence *const *sequences,
                                    uint32_t n, uint32_t *index, tamis_error *error);
 

@@ -136,13 +136,13 @@ static void fill_rows(const tms_step *step) {
     const bool positions = step->setup->cache->params.planes & TAMIS_PLANE_POSITIONS;
     int32_t *host = step->tables.host;
     for (uint32_t i = 0, row = 0, begun = 0; i < step->n_sequences; i++) {
-        const uint32_t first = step->sequences[i]->length - step->growth[i].rows;
+        const uint32_t first = tms_step_first(step, i);
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
             step->position[row] = first + step->begun[row] - begun;
             host[step->at.row_seq + row] = (int32_t)step->table_row[i];
             if (positions) host[step->at.positions + row] = (int32_t)step->position[row];
         }
-        begun += step->growth[i].rows;
+        begun += tms_step_begun(step, i);
     }
 }
 
@@ -158,12 +158,12 @@ static void fill_layer(tms_step *step, uint32_t layer) {
     for (uint32_t p = 0; p < step->n_sections; p++)
         to->max_visible[p] = most_visible(step, layer, &step->sections[p]);
     for (uint32_t i = 0, row = 0, begun = 0; i < step->n_sequences; i++) {
-        uint32_t rows = step->growth[i].rows;
+        const uint32_t all = step->growth[i].rows, rows = tms_step_begun(step, i);
         const tms_lane *lanes = step->sequences[i]->lanes + layer * heads;
         for (uint32_t n = 0; n < step->n_kept[i]; n++, row++)
             for (uint32_t h = 0; h < heads; h++) {
                 /* A lane that stays at its length takes one row, whose slot the device chooses. */
-                bool same = lanes[h].grown < rows;
+                bool same = lanes[h].grown < all;
                 uint32_t slot = lanes[h].length - rows + step->begun[row] - begun;
                 *slots++ = same ? -1 : (int32_t)slot;
                 *visible++ = (int32_t)(same ? lanes[h].length : slot + 1);
@@ -236,7 +236,7 @@ void tms_step_fill(tms_step *step, uint32_t n_selected) {
     step->unsent = false;
     step->n_rows = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
-        step->n_kept[i] = step->growth[i].rows;
+        step->n_kept[i] = tms_step_begun(step, i);
         step->n_rows += step->n_kept[i];
     }
     for (uint32_t row = 0; row < step->n_rows; row++)
@@ -250,7 +250,7 @@ void tms_step_fill(tms_step *step, uint32_t n_selected) {
 void tms_step_narrow(tms_step *step, const uint32_t *rows, uint32_t n) {
     step->n_rows = 0;
     for (uint32_t i = 0, first = 0; i < step->n_sequences; i++) {
-        const uint32_t end = first + step->growth[i].rows, before = step->n_rows;
+        const uint32_t end = first + tms_step_begun(step, i), before = step->n_rows;
         while (step->n_rows < n && rows[step->n_rows] < end) {
             step->begun[step->n_rows] = rows[step->n_rows];
             step->n_rows++;

@@ -23,7 +23,7 @@ typedef struct tms_step_room {
     void (*place)(void *room, const tms_step_size *size, uint64_t *end);
     void (*fill)(void *room, const struct tms_step *step);
 } tms_step_room;
-#define TMS_STEP_ROOMS 4
+#define TMS_STEP_ROOMS 5
 
 /* Consecutive rows of a step that attend alike, with their sequences. Rows that go through the selection
  * come first, those that are exact behind them; a step that has only one of the two has one section. */
@@ -73,10 +73,10 @@ typedef struct tms_step {
     uint32_t *n_kept;         /* [max_sequences] of each; */
     uint32_t *begun;          /* [max_rows] which of the rows as begun a row is, */
     uint32_t *position;       /* and its position */
-    tms_sequence **sequences; /* [max_sequences]; */
+    tms_sequence **sequences; /* [max_sequences], branches behind their tree's first; */
     tms_growth *growth;       /* their growth, */
     uint32_t *table_row;      /* their rows of the page table, */
-    uint32_t *ring;           /* and their rings of queries, if the eviction needs them */
+    uint32_t *ring; /* and their rings of queries, if the eviction needs them, or TMS_NO_RING */
     tms_step_layer *layers;   /* [n_layers] */
     tms_copies copies;
     tms_arena tables;
@@ -98,6 +98,14 @@ void tms_step_fill(tms_step *step, uint32_t n_selected);
 /* The same for the rows that are kept: indices of rows as begun, ascending, which the step still
  * has. */
 void tms_step_narrow(tms_step *step, const uint32_t *rows, uint32_t n);
+
+/* The rows as begun of a sequence of the step, given by its index; and the position of the first. */
+static inline uint32_t tms_step_begun(const tms_step *step, uint32_t sequence) {
+    return step->growth[sequence].rows - step->growth[sequence].shared;
+}
+static inline uint32_t tms_step_first(const tms_step *step, uint32_t sequence) {
+    return step->sequences[sequence]->length - tms_step_begun(step, sequence);
+}
 
 /* The device memory of the table at an offset. */
 static inline tms_ref tms_step_table(const tms_step *step, uint64_t at) {

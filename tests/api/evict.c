@@ -182,7 +182,8 @@ static chosen_step choose(model *m) {
         if (!s || takes_part(&step, s)) continue;
         tms_growth *growth = &step.growth[step.n];
         uint32_t most = longest(s);
-        *growth = (tms_growth){tms_cache_find(m->cache, s->id), 1, UINT32_MAX, false};
+        *growth =
+            (tms_growth){.sequence = tms_cache_find(m->cache, s->id), .rows = 1, .cap = UINT32_MAX};
         if (test_below(&m->random, 2) && s->length > 0) {
             growth->cap = most < 4 ? 1 : most - 3 + test_below(&m->random, 5);
             if (growth->cap > MAX_SLOTS) growth->cap = MAX_SLOTS;

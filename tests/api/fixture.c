@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the API and policy tests share. */
 #include "tests/api/fixture.h"
-#include "lib/cache/cache.h"
+#include "lib/cache/branches.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,22 +219,30 @@ void test_unchanged(const test_world *world, const tamis_cache_stats *before) {
 }
 
 /* How often lanes list each page of a pool. */
+static void count_pages(const tamis_cache *cache, const tms_pool *pool, const tms_sequence *s,
+                        uint32_t *refs) {
+    const uint32_t heads = cache->params.n_kv_heads, size = cache->params.page_size,
+                   first = pool->first_layer * heads, end = first + pool->n_layers * heads;
+    for (uint32_t lane = first; lane < end; lane++) {
+        const uint32_t n = (s->lanes[lane].length + size - 1) / size;
+        assert_true(n <= s->list_pages);
+        for (uint32_t o = s->lanes[lane].gone; o < n; o++) {
+            const int32_t page = tms_lane_pages(s, lane)[o];
+            assert_true(page >= 0 && (uint32_t)page < pool->pages.n);
+            refs[page]++;
+        }
+    }
+}
+
 static uint32_t *count_holders(const tamis_cache *cache, const tms_pool *pool) {
-    uint32_t heads = cache->params.n_kv_heads, size = cache->params.page_size;
-    uint32_t first = pool->first_layer * heads, end = first + pool->n_layers * heads;
     uint32_t *refs = calloc(pool->pages.n, sizeof *refs);
     assert_non_null(refs);
     for (uint32_t i = 0; i < cache->sequence_capacity; i++) {
         const tms_sequence *s = cache->sequences[i];
-        for (uint32_t lane = first; s && lane < end; lane++) {
-            uint32_t n = (s->lanes[lane].length + size - 1) / size;
-            assert_true(n <= s->list_pages);
-            for (uint32_t o = s->lanes[lane].gone; o < n; o++) {
-                int32_t page = tms_lane_pages(s, lane)[o];
-                assert_true(page >= 0 && (uint32_t)page < pool->pages.n);
-                refs[page]++;
-            }
-        }
+        const tms_tree *tree = s ? tms_tree_of(s) : NULL;
+        if (s) count_pages(cache, pool, s, refs);
+        for (uint32_t b = 1; tree && b < tree->n_branches; b++)
+            count_pages(cache, pool, tree->branches[b], refs);
     }
     return refs;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixed steps beside single ones: prompts' chunks, decode rows and rows to be verified of several
- * sequences in one step give the same outputs, lists and lanes as each sequence in steps of its own. */
+/* Mixed steps beside single ones: prompts' chunks, decode rows, rows to be verified and trees of several
+ * sequences in one step give the same outputs, lists and lanes as each sequence, and each path of a
+ * tree, in steps of its own. */
 #include "tests/api/evicting.h"
 
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #define CONTEXT     160u
 #define CHUNK       20u
 #define VERIFIED    3u /* most rows of a sequence that go through the selection */
+#define TREE        7u /* most rows of a tree; all paths together have fewer than a chunk */
 #define MAX_ROWS    (LIVE * CHUNK)
 #define FIRST_TOKEN 1000u /* of a sequence, times its number */
 
@@ -21,23 +23,31 @@ typedef struct setting {
     uint32_t options;
     bool windows;  /* layer 0 has a sliding window, layer 1 chunks; pages are given back */
     bool verifies; /* several rows of a sequence go through the selection */
+    bool trees;    /* which may be trees */
     tamis_dtype dtype;
 } setting;
 
 static const setting settings[] = {
-    {"full", TAMIS_SELECT_FULL, TAMIS_EVICT_NONE, 0, false, true, TAMIS_F32},
-    {"quest", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, false, true, TAMIS_F16},
-    {"quest, windows", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, true, true, TAMIS_F32},
-    {"oracle", TAMIS_SELECT_ORACLE, TAMIS_EVICT_NONE, 0, false, true, TAMIS_F32},
-    {"random", TAMIS_SELECT_RANDOM, TAMIS_EVICT_NONE, 0, false, true, TAMIS_Q8},
-    {"quest, snapkv", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, false, true, TAMIS_F32},
-    {"full, h2o", TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, 0, false, false, TAMIS_F32},
-    {"quest, h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, 0, false, false, TAMIS_F16},
-    {"quest, tova", TAMIS_SELECT_QUEST, TAMIS_EVICT_TOVA, 0, false, false, TAMIS_F32},
-    {"window, knorm", TAMIS_SELECT_WINDOW, TAMIS_EVICT_KNORM, 0, false, false, TAMIS_F32},
-    {"quest, streaming", TAMIS_SELECT_QUEST, TAMIS_EVICT_STREAMING, 0, false, false, TAMIS_Q8},
+    {"full", TAMIS_SELECT_FULL, TAMIS_EVICT_NONE, 0, false, true, false, TAMIS_F32},
+    {"quest", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, false, true, false, TAMIS_F16},
+    {"quest, windows", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, true, true, false, TAMIS_F32},
+    {"oracle", TAMIS_SELECT_ORACLE, TAMIS_EVICT_NONE, 0, false, true, false, TAMIS_F32},
+    {"random", TAMIS_SELECT_RANDOM, TAMIS_EVICT_NONE, 0, false, true, false, TAMIS_Q8},
+    {"quest, snapkv", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, false, true, false, TAMIS_F32},
+    {"full, h2o", TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, 0, false, false, false, TAMIS_F32},
+    {"quest, h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, 0, false, false, false, TAMIS_F16},
+    {"quest, tova", TAMIS_SELECT_QUEST, TAMIS_EVICT_TOVA, 0, false, false, false, TAMIS_F32},
+    {"window, knorm", TAMIS_SELECT_WINDOW, TAMIS_EVICT_KNORM, 0, false, false, false, TAMIS_F32},
+    {"quest, streaming", TAMIS_SELECT_QUEST, TAMIS_EVICT_STREAMING, 0, false, false, false,
+     TAMIS_Q8},
     {"reindexed streaming", TAMIS_SELECT_FULL, TAMIS_EVICT_STREAMING, TAMIS_EVICT_REINDEX, false,
-     false, TAMIS_F32}};
+     false, false, TAMIS_F32},
+    {"full, trees", TAMIS_SELECT_FULL, TAMIS_EVICT_NONE, 0, false, true, true, TAMIS_F16},
+    {"quest, trees", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, false, true, true, TAMIS_Q8},
+    {"quest, windows, trees", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, true, true, true, TAMIS_F32},
+    {"random, trees", TAMIS_SELECT_RANDOM, TAMIS_EVICT_NONE, 0, false, true, true, TAMIS_K8V4},
+    {"oracle, snapkv, trees", TAMIS_SELECT_ORACLE, TAMIS_EVICT_SNAPKV, 0, false, true, true,
+     TAMIS_F32}};
 
 /* A sequence in both worlds. */
 typedef struct twin {
@@ -50,7 +60,8 @@ typedef struct twin {
 typedef struct share {
     twin *of;
     uint32_t rows;
-    bool exact;
+    bool exact, tree;
+    uint32_t parents[TREE]; /* of a tree */
 } share;
 
 typedef struct play {
@@ -72,8 +83,12 @@ static void open_worlds(play *p) {
                               .max_rows = MAX_ROWS,
                               .max_context = CONTEXT,
                               .max_selected_rows = LIVE * VERIFIED};
+    if (p->of->trees) {
+        plan.max_sequences = plan.max_selected_rows = LIVE * TREE;
+        plan.flags = TAMIS_PLAN_TREES;
+    }
     shape.dtype = p->of->dtype;
-    shape.capacity_tokens = LIVE * (CONTEXT + 8);
+    shape.capacity_tokens = LIVE * (CONTEXT + 8) * (p->of->trees ? 2 : 1);
     tamis_selection_default(p->of->selection, &plan.selection);
     plan.selection.budget = 48;
     plan.selection.seed = 7;
@@ -81,7 +96,7 @@ static void open_worlds(play *p) {
     if (p->of->eviction) plan.eviction = test_eviction(p->of->eviction, 40, p->of->options);
     if (p->of->windows) {
         plan.layers = windows;
-        plan.flags = TAMIS_PLAN_GIVE_BACK;
+        plan.flags |= TAMIS_PLAN_GIVE_BACK;
     }
     evict_open(&p->mixed, &shape, &plan);
     evict_open(&p->single, &shape, &plan);
@@ -110,15 +125,47 @@ static void renew(play *p, twin *t) {
 
 /* ---- Shares of a step ------------------------------------------------------------------------ */
 
+/* Rows that stand behind any row of the path to the row before them. */
+static share tree_of(play *p, twin *t) {
+    share s = {.of = t,
+               .rows = 2 + test_below(&p->random, TREE - 1),
+               .exact = test_below(&p->random, 4) == 0,
+               .tree = true,
+               .parents = {TAMIS_NO_ROW}};
+    for (uint32_t row = 1; row < s.rows; row++) {
+        uint32_t parent = row - 1;
+        while (parent != TAMIS_NO_ROW && test_below(&p->random, 3) == 0)
+            parent = s.parents[parent];
+        s.parents[row] = parent;
+    }
+    return s;
+}
+
+/* The rows on the path to a row of a tree, in order; how many. */
+static uint32_t path_to(const share *s, uint32_t row, uint32_t path[TREE]) {
+    uint32_t n = 0;
+    for (uint32_t r = row; r != TAMIS_NO_ROW; r = s->parents[r])
+        n++;
+    for (uint32_t r = row, i = n; r != TAMIS_NO_ROW; r = s->parents[r])
+        path[--i] = r;
+    return n;
+}
+
+static bool is_leaf(const share *s, uint32_t row) {
+    return row + 1 == s->rows || s->parents[row + 1] != row;
+}
+
 static share share_of(play *p, twin *t) {
     const uint32_t left = t->prompt > t->length ? t->prompt - t->length : 0;
     if (left > 0) {
         /* No single row behind others is left: under `every` 1 that would be a decode step's. */
         uint32_t rows = 1 + test_below(&p->random, CHUNK);
         if (rows > left || left - rows == 1) rows = left < CHUNK ? left : CHUNK - 1;
-        return (share){t, rows, true};
+        return (share){.of = t, .rows = rows, .exact = true};
     }
-    return (share){t, p->of->verifies ? 1 + test_below(&p->random, VERIFIED) : 1, false};
+    if (p->of->trees && test_below(&p->random, 3) > 0) return tree_of(p, t);
+    const uint32_t rows = p->of->verifies ? 1 + test_below(&p->random, VERIFIED) : 1;
+    return (share){.of = t, .rows = rows};
 }
 
 /* Some of the sequences, those that are not exact first; how many. */
@@ -139,38 +186,67 @@ static uint32_t choose(play *p, share *shares) {
     return n;
 }
 
+/* Rows of a tree that have one position are different tokens. */
+static uint64_t token_of(const share *s, uint32_t row) {
+    uint32_t path[TREE];
+    const uint64_t next = s->of->first + s->of->length;
+    if (!s->tree) return next + row;
+    return next + path_to(s, row, path) - 1 + ((uint64_t)row << 32);
+}
+
 static void fill_tokens(const share *s, uint64_t *tokens) {
     for (uint32_t i = 0; i < s->rows; i++)
-        tokens[i] = s->of->first + s->of->length + i;
+        tokens[i] = token_of(s, i);
+}
+
+static void fill_parents(const share *s, uint32_t *parents) {
+    for (uint32_t i = 0; i < s->rows; i++)
+        parents[i] = s->tree ? s->parents[i] : i - 1; /* TAMIS_NO_ROW for the first */
 }
 
 static void run_mixed(play *p, const share *shares, uint32_t n) {
     tamis_sequence ids[LIVE];
-    uint32_t rows[LIVE], n_selected = 0;
-    uint64_t tokens[MAX_ROWS], *to = tokens;
+    uint32_t rows[LIVE], n_selected = 0, parents[MAX_ROWS], n_rows = 0;
+    uint64_t tokens[MAX_ROWS];
     for (uint32_t i = 0; i < n; i++) {
         ids[i] = shares[i].of->mixed;
         rows[i] = shares[i].rows;
         n_selected += !shares[i].exact;
-        fill_tokens(&shares[i], to);
-        to += rows[i];
+        fill_tokens(&shares[i], tokens + n_rows);
+        fill_parents(&shares[i], parents + n_rows);
+        n_rows += rows[i];
     }
     const bool is_mixed = n_selected > 0 && n_selected < n;
     const tamis_step step = {.sequences = ids,
                              .rows = rows,
                              .count = n,
                              .exact = n_selected == 0,
-                             .exact_from = is_mixed ? n_selected : 0};
+                             .exact_from = is_mixed ? n_selected : 0,
+                             .parents = p->of->trees ? parents : NULL};
     p->n_mixed += is_mixed;
     OK(evict_step(&p->mixed, &step, tokens, p->outs));
 }
 
+static void run_alone(play *p, const share *s, const uint64_t *tokens, uint32_t n) {
+    const tamis_step step = {
+        .sequences = &s->of->single, .rows = &n, .count = 1, .exact = s->exact};
+    OK(evict_step(&p->single, &step, tokens, p->alone));
+}
+
 static void run_single(play *p, const share *s) {
     uint64_t tokens[CHUNK];
-    const tamis_step step = {
-        .sequences = &s->of->single, .rows = &s->rows, .count = 1, .exact = s->exact};
     fill_tokens(s, tokens);
-    OK(evict_step(&p->single, &step, tokens, p->alone));
+    run_alone(p, s, tokens, s->rows);
+}
+
+/* The path to a row of a tree as rows of a step. */
+static uint32_t run_path(play *p, const share *s, uint32_t row, uint32_t path[TREE]) {
+    uint64_t tokens[TREE];
+    const uint32_t n = path_to(s, row, path);
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = token_of(s, path[i]);
+    run_alone(p, s, tokens, n);
+    return n;
 }
 
 /* ---- Comparing ------------------------------------------------------------------------------- */
@@ -192,22 +268,38 @@ static uint32_t list_of(const evict_world *e, uint32_t row, uint32_t head, uint3
     return n;
 }
 
-static void same_lists(const play *p, uint32_t first, uint32_t rows) {
-    for (uint32_t row = 0; row < rows; row++)
-        for (uint32_t h = 0; h < p->mixed.w.shape.n_kv_heads; h++) {
-            uint32_t a[CONTEXT], b[CONTEXT];
-            const uint32_t n = list_of(&p->mixed, first + row, h, a);
-            assert_int_equal(list_of(&p->single, row, h, b), n);
-            assert_memory_equal(a, b, n * sizeof *a);
-        }
+static void same_list(const play *p, uint32_t mixed, uint32_t single) {
+    for (uint32_t h = 0; h < p->mixed.w.shape.n_kv_heads; h++) {
+        uint32_t a[CONTEXT], b[CONTEXT];
+        const uint32_t n = list_of(&p->mixed, mixed, h, a);
+        assert_int_equal(list_of(&p->single, single, h, b), n);
+        assert_memory_equal(a, b, n * sizeof *a);
+    }
 }
 
-static void same_rows(const play *p, uint32_t first, uint32_t rows, uint32_t all) {
+/* Row `mixed` of a step of n_mixed rows, and row `single` of one of n_single. */
+static void same_row(const play *p, uint32_t mixed, uint32_t n_mixed, uint32_t single,
+                     uint32_t n_single) {
     const uint64_t width = evict_out_floats(&p->mixed, 1);
     for (uint32_t layer = 0; layer < p->mixed.w.shape.n_layers; layer++)
-        same_outs(p->outs + (layer * all + first) * width, p->alone + layer * rows * width,
-                  rows * width);
-    same_lists(p, first, rows);
+        same_outs(p->outs + (layer * n_mixed + mixed) * width,
+                  p->alone + (layer * n_single + single) * width, width);
+    same_list(p, mixed, single);
+}
+
+/* What a share has given, from row `first` of a step of `all` rows on, beside steps of its own. */
+static void same_share(play *p, const share *s, uint32_t first, uint32_t all) {
+    uint32_t path[TREE];
+    if (!s->tree) run_single(p, s);
+    for (uint32_t i = 0; !s->tree && i < s->rows; i++)
+        same_row(p, first + i, all, i, s->rows);
+    for (uint32_t row = 0; s->tree && row < s->rows; row++) {
+        if (!is_leaf(s, row)) continue;
+        const uint32_t n = run_path(p, s, row, path);
+        for (uint32_t i = 0; i < n; i++)
+            same_row(p, first + path[i], all, i, n);
+        OK(tamis_plan_keep_path(p->single.w.plan, s->of->single, TAMIS_NO_ROW, &test_error));
+    }
 }
 
 static void same_held(const play *p, const twin *t) {
@@ -235,11 +327,36 @@ static void same_counters(const play *p) {
     assert_int_equal(a.pages_bounded, b.pages_bounded);
 }
 
+/* No page is lost: neither world holds one without sequences. */
+static void all_pages_return(play *p) {
+    tamis_cache_stats mixed, single;
+    for (uint32_t i = 0; i < LIVE; i++) {
+        OK(tamis_cache_remove(p->mixed.w.cache, p->twins[i].mixed, &test_error));
+        OK(tamis_cache_remove(p->single.w.cache, p->twins[i].single, &test_error));
+    }
+    tamis_cache_get_stats(p->mixed.w.cache, &mixed);
+    tamis_cache_get_stats(p->single.w.cache, &single);
+    assert_int_equal(mixed.pages_held + single.pages_held, 0);
+}
+
 /* ---- Playing --------------------------------------------------------------------------------- */
+
+/* One path of a tree stays, or none. */
+static void keep_some_path(play *p, const share *s) {
+    uint32_t path[TREE];
+    const uint32_t row = test_below(&p->random, s->rows + 1);
+    const bool none = row == s->rows;
+    OK(tamis_plan_keep_path(p->mixed.w.plan, s->of->mixed, none ? TAMIS_NO_ROW : row, &test_error));
+    if (!none) s->of->length += run_path(p, s, row, path);
+}
 
 /* Rows that were verified may be given up, the oldest of them never. */
 static void advance(play *p, const share *s) {
     twin *t = s->of;
+    if (s->tree) {
+        keep_some_path(p, s);
+        return;
+    }
     const uint32_t before = t->length;
     tamis_evicted evicted;
     t->length += s->rows;
@@ -267,8 +384,7 @@ static void round_of(play *p) {
         all += shares[i].rows;
     run_mixed(p, shares, n);
     for (uint32_t i = 0; i < n; i++) {
-        run_single(p, &shares[i]);
-        same_rows(p, first, shares[i].rows, all);
+        same_share(p, &shares[i], first, all);
         first += shares[i].rows;
     }
     for (uint32_t i = 0; i < n; i++)
@@ -289,10 +405,11 @@ static void steps_match_single_ones(void **state) {
             renew(&p, &p.twins[t]);
         while (p.n_mixed < steps / n_settings)
             round_of(&p);
-        same_counters(&p);
+        if (!p.of->trees) same_counters(&p);
         for (uint32_t t = 0; t < LIVE; t++)
             same_held(&p, &p.twins[t]);
         assert_true(!p.of->eviction || p.n_evicted > 0);
+        all_pages_return(&p);
         close_worlds(&p);
     }
 }

@@ -44,7 +44,11 @@ enum {
      * such a lane holds is then bounded (tamis_layer_tokens). Not in a cache with planes
      * (E_UNSUPPORTED). A step whose rows would see tokens of such pages is E_STATE, as with a plan
      * whose windows are wider. */
-    TAMIS_PLAN_GIVE_BACK = 32
+    TAMIS_PLAN_GIVE_BACK = 32,
+    /* Steps may have trees (tamis_step.parents). E_UNSUPPORTED under evictions that act within steps:
+     * h2o, tova, reindexed streaming, and every kind with `every` 1; and with
+     * TAMIS_PLAN_FIXED_LAUNCHES. */
+    TAMIS_PLAN_TREES = 64
 };
 
 typedef struct tamis_plan_params {
@@ -123,8 +127,20 @@ typedef struct tamis_step {
      * of its kind alone, with the same bits. 0: all are as `exact` says; else `exact` must be 0. Not
      * with TAMIS_PLAN_FIXED_LAUNCHES. */
     uint32_t exact_from;
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
-    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
+    uint32_t reserved32; /* 0, else E_ARGUMENT */
+    /* Trees, for speculative decoding: the row behind which each row stands, counted among the rows of
+     * its sequence; TAMIS_NO_ROW: behind the sequence's last token. NULL: each stands behind the row before
+     * it. A row sees the tokens of the sequence before the step, the rows on the path to it, and itself;
+     * its position follows from how many these are. It gets the bits that it gets where its path is
+     * run alone (on CUDA, those of tiles excepted). Rows come depth first: a row stands behind the row
+     * before it or behind one that that row stands behind. Behind the step tamis_plan_keep_path says
+     * which path stays.
+     * A leaf but the first has a branch: pages of its own from the first that the step writes on, and
+     * a row of the page tables. So it counts among max_sequences, and all rows of its path count among
+     * max_rows. The queries of a tree's rows are not kept: an eviction with a window may come behind
+     * it once `window` rows more have been run. */
+    const uint32_t *parents;
+    uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_step;
 
 /* The pages of the cache that a step would take, all pools together. */
@@ -324,6 +340,17 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, ta
  * steps and evictions answer E_STATE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
                                                                tamis_error *error);
+
+/* Of the rows that a sequence brought to its last step, keeps those on the path to `row`, counted among
+ * them, and the row itself; the others are truncated away. TAMIS_NO_ROW: keeps none. Where the rows
+ * were a tree, the path's pages become the sequence's: nothing is moved. Until the call, such a
+ * sequence can only be removed; other calls on it answer E_STATE, and its length is that of the first path.
+ * Any plan of the cache may be given. Errors: E_ARGUMENT (unknown sequence; no such row, with the
+ * numbers), E_STATE (the sequence is in an open step; for rows that are no tree as
+ * tamis_cache_truncate). Calls no device. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_keep_path(tamis_plan *plan,
+                                                             tamis_sequence sequence, uint32_t row,
+                                                             tamis_error *error);
 
 /* What an eviction needs beside its numbers; tamis_eviction_needs says which of these must be
  * bound. Each may be called between steps only (E_STATE), and replaces what was bound before. */

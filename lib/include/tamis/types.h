@@ -174,6 +174,9 @@ typedef enum tamis_pairing {
     TAMIS_PAIR_ADJACENT = 1 /* (x[2i], x[2i + 1]) */
 } tamis_pairing;
 
+/* No row of a step, where the index of one is asked. */
+#define TAMIS_NO_ROW 0xFFFFFFFFu
+
 #ifdef __cplusplus
 }
 #endif
