@@ -14,16 +14,23 @@
 #define STORED  (1u << 20) /* more than any token: stored rows are not those that are computed */
 
 #define BETWEEN(name, selection, kind, options)                                                    \
-    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 0, false, false, false, 0 }
+    {                                                                                              \
+        name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 0, false, false, false, 0,    \
+            false                                                                                  \
+    }
 #define IN_STEPS(name, selection, kind, options)                                                   \
-    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 1, false, false, false, 0 }
+    {                                                                                              \
+        name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 1, false, false, false, 0,    \
+            false                                                                                  \
+    }
 const scenario_case scenario_cases[] = {
     BETWEEN("quest", QUEST, NONE, 0),
     BETWEEN("oracle", ORACLE, NONE, 0),
     BETWEEN("random", RANDOM, NONE, 0),
     IN_STEPS("streaming", QUEST, STREAMING, 0),
     IN_STEPS("streaming+reindex", FULL, STREAMING, TAMIS_EVICT_REINDEX),
-    {"h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, TAMIS_EVICT_LIFETIME, 1, true, false, false, 0},
+    {"h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, TAMIS_EVICT_LIFETIME, 1, true, false, false, 0,
+     false},
     BETWEEN("h2o between", FULL, H2O, 0),
     IN_STEPS("tova", QUEST, TOVA, 0),
     IN_STEPS("knorm", QUEST, KNORM, 0),
@@ -35,10 +42,13 @@ const scenario_case scenario_cases[] = {
     BETWEEN("defensivekv", FULL, DEFENSIVEKV, 0),
     BETWEEN("defensivekv+across", QUEST, DEFENSIVEKV, TAMIS_EVICT_ACROSS_LAYERS),
     BETWEEN("by scores", QUEST, CALLER, 0),
-    {"to lists", TAMIS_SELECT_QUEST, TAMIS_EVICT_CALLER, 0, 0, false, true, false, 0},
-    {"stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, true, 0},
-    {"knorm, stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, true, 0},
-    {"snapkv, window, sinks", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, 0, false, false, false, 25},
+    {"to lists", TAMIS_SELECT_QUEST, TAMIS_EVICT_CALLER, 0, 0, false, true, false, 0, false},
+    {"stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, true, 0, false},
+    {"knorm, stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, true, 0, false},
+    {"snapkv, window, sinks", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, 0, false, false, false, 25,
+     false},
+    {"trees", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, false, 0, true},
+    {"knorm, trees", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, false, 0, true},
 };
 const uint32_t scenario_case_count = sizeof scenario_cases / sizeof *scenario_cases;
 
@@ -162,7 +172,8 @@ typedef struct rows {
     uint32_t n_sequences, n_rows, each[2];
     tamis_sequence ids[2];
     uint64_t tokens[64];
-    bool exact;
+    uint32_t parents[64]; /* of a step that has a tree */
+    bool exact, tree;
 } rows;
 
 static void add_rows(const scenario *s, rows *r, tamis_sequence id, uint32_t n) {
@@ -171,6 +182,14 @@ static void add_rows(const scenario *s, rows *r, tamis_sequence id, uint32_t n) 
     r->each[r->n_sequences++] = n;
     for (uint32_t i = 0; i < n; i++)
         r->tokens[r->n_rows++] = TEXT + first + i;
+}
+
+/* Three rows, of which two stand behind the first; the last of them has a token of its own. */
+static void add_tree(const scenario *s, rows *r, tamis_sequence id) {
+    static const uint32_t parents[3] = {TAMIS_NO_ROW, 0, 0};
+    memcpy(r->parents + r->n_rows, parents, sizeof parents);
+    add_rows(s, r, id, 3);
+    r->tree = true;
 }
 
 static outcome step_layer(scenario *s, const rows *r, uint32_t layer) {
@@ -225,8 +244,11 @@ static outcome stored_layer(scenario *s, const rows *r, uint32_t layer) {
 }
 
 static outcome step_once(scenario *s, const rows *r) {
-    const tamis_step step = {
-        .sequences = r->ids, .rows = r->each, .count = r->n_sequences, .exact = r->exact};
+    const tamis_step step = {.sequences = r->ids,
+                             .rows = r->each,
+                             .count = r->n_sequences,
+                             .exact = r->exact,
+                             .parents = r->tree ? r->parents : NULL};
     const tamis_cache_stats before = test_stats(&s->e.w);
     outcome made = CALL(s, tamis_plan_step_begin(s->e.w.plan, &step, &test_error));
     if (made == FAILED) {
@@ -275,9 +297,14 @@ static outcome decode(scenario *s, tamis_sequence a, tamis_sequence b, uint32_t 
     outcome made = DONE;
     for (uint32_t i = 0; i < n && made == DONE; i++) {
         rows r = {.exact = false};
-        add_rows(s, &r, a, 1);
+        if (s->c->trees)
+            add_tree(s, &r, a);
+        else
+            add_rows(s, &r, a, 1);
+        r.parents[r.n_rows] = TAMIS_NO_ROW;
         add_rows(s, &r, b, 1);
         made = step(s, &r);
+        if (r.tree && made == DONE) OK(tamis_plan_keep_path(s->e.w.plan, a, 2, &test_error));
     }
     return made;
 }
@@ -431,8 +458,10 @@ scenario_end scenario_run(scenario *s) {
 tamis_plan_params scenario_plan(const scenario_case *c) {
     tamis_plan_params plan = {.max_context = 128,
                               .max_rows = 32,
-                              .max_sequences = 2,
-                              .flags = c->timing ? TAMIS_PLAN_TIMING : 0,
+                              .max_sequences = c->trees ? 3 : 2,
+                              .max_selected_rows = c->trees ? 4 : 2,
+                              .flags = (c->timing ? TAMIS_PLAN_TIMING : 0) |
+                                       (c->trees ? TAMIS_PLAN_TREES : 0),
                               .attention.sliding_window = c->window,
                               .load_dtypes = c->stored ? 1u << TAMIS_F32 : 0,
                               .eviction = test_eviction(c->eviction, BUDGET, c->options)};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One script of calls to a plan and its cache, in which one call of the device may fail: prompts in
- * pieces, or with stored rows, a fork, a truncation, batches, copies of shared pages, evictions between steps and in
+ * pieces, or with stored rows, a fork, a truncation, batches, trees, copies of shared pages, evictions between steps and in
  * them, selections, a step given up. What it reads and leaves is recorded, to be compared with a
  * run in which nothing fails. */
 #ifndef TEST_SCENARIO_H
@@ -17,6 +17,7 @@ typedef struct scenario_case {
     bool timing, lists; /* of every stage; an eviction to keep lists */
     bool stored;        /* exact steps are narrowed after a layer, and load the other rows */
     uint32_t window;    /* of every layer, which then has sinks, too; 0: none */
+    bool trees;         /* a sequence's rows of decode steps are trees, of which one path stays */
 } scenario_case;
 extern const scenario_case scenario_cases[];
 extern const uint32_t scenario_case_count;
