@@ -22,13 +22,14 @@ DEVICE uint64_t place_of(const int32_t *pages, uint32_t page_shift, uint32_t slo
     return (uint32_t)pages[slot >> page_shift] * page_stride + rest * slot_stride;
 }
 
-/* The K row, `value` 0, or the V row of slot 0 of page 0, and the words behind the rows of page 0. */
+/* The K row, `value` 0, or the V row of slot 0 of page 0, and the words behind the rows of page 0,
+ * which begin at `rows`. */
 DEVICE char *moved_rows(const cu_moved &m, uint32_t head, uint32_t value) {
     return (char *)m.kv.rows +
            (head * m.kv.head_stride + (value ? m.kv.value_offset : 0)) * m.size;
 }
-DEVICE uint16_t *moved_words(const cu_moved &m, uint32_t head, uint32_t value) {
-    return (uint16_t *)(moved_rows(m, head, value) + (m.stride[value] << m.kv.page_shift));
+DEVICE uint16_t *moved_words(const cu_moved &m, char *rows, uint32_t value) {
+    return (uint16_t *)(rows + (m.stride[value] << m.kv.page_shift));
 }
 
 /* ---- compact --------------------------------------------------------------------------------- */
@@ -115,12 +116,13 @@ KERNEL(compact_slots, CU_COMPACT_THREADS, cu_compact_args) {
                          m.kv.page_shift};
     const uint32_t slices = (m.pieces[0] + CU_COMPACT_WIDE - 1) / CU_COMPACT_WIDE;
     const uint32_t value = part < 2 * slices ? part >= slices : part > 2 * slices;
+    char *rows = moved_rows(m, head, value);
     if (part < 2 * slices) {
         const uint32_t piece = part % slices * CU_COMPACT_WIDE + threadIdx.x % CU_COMPACT_WIDE;
-        compact_rows(l, moved_rows(m, head, value) + piece * 16, piece < m.pieces[value],
-                     m.kv.page_stride * m.size, m.stride[value]);
+        compact_rows(l, rows + piece * 16, piece < m.pieces[value], m.kv.page_stride * m.size,
+                     m.stride[value]);
     } else if (m.size == 1 && part < 2 * slices + 2) {
-        uint16_t *words = moved_words(m, head, value);
+        uint16_t *words = moved_words(m, rows, value);
         for (uint32_t i = 0; i < m.words[value]; i += HELD_WORDS)
             compact_words(l, words + i, m.words[value], m.kv.page_stride / sizeof(uint16_t),
                           m.words[value] - i);
@@ -146,13 +148,13 @@ DEVICE uint64_t place_at(const slot_at &a, uint64_t page_stride, uint64_t slot_s
 DEVICE void copy_part(const cu_moved &m, uint32_t head, uint32_t value, const slot_at &from,
                       const slot_at &to, uint32_t part, uint32_t parts) {
     const uint64_t page_bytes = m.kv.page_stride * m.size, words = m.words[value];
-    char *rows = moved_rows(m, head, value) + part * 16;
+    char *rows = moved_rows(m, head, value);
     if (part < m.pieces[value])
-        store_16(rows + place_at(to, page_bytes, m.stride[value]),
-                 load_16(rows + place_at(from, page_bytes, m.stride[value])));
+        store_16(rows + part * 16 + place_at(to, page_bytes, m.stride[value]),
+                 load_16(rows + part * 16 + place_at(from, page_bytes, m.stride[value])));
     if (part >= words) return;
-    const uint16_t *old = moved_words(m, head, value) + place_at(from, page_bytes / 2, words);
-    uint16_t *copied = moved_words(m, head, value) + place_at(to, page_bytes / 2, words);
+    const uint16_t *old = moved_words(m, rows, value) + place_at(from, page_bytes / 2, words);
+    uint16_t *copied = moved_words(m, rows, value) + place_at(to, page_bytes / 2, words);
     for (uint32_t i = part; i < words; i += parts)
         copied[i] = old[i];
 }

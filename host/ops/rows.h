@@ -111,10 +111,10 @@ typedef struct tms_read_rows {
 
 /* copy_slots: copies slots of lanes to slots of lanes of the same KV head, bit for bit: K, V and the
  * planes that are given.
- *   from    int32 [n_rows][n_kv_heads]: slots in the lanes of the rows' sequences, batch.row_seq
- *   to      int32 [n_rows][n_kv_heads]: slots in the lanes of the sequences to_seq; where it or that of
- *           `from` is < 0, nothing is copied
- *   to_seq  int32 [n_rows]: indices of sequences in table, which may be the rows' own
+ *   from    int32 [n_rows][n_kv_heads]: slots of the row's sequence, batch.row_seq
+ *   to_seq  int32 [n_rows]: index in table of the sequence that is copied to, which may be the row's own
+ *   to      int32 [n_rows][n_kv_heads]: slots of that sequence. Where a slot of `from` or `to` is < 0,
+ *           nothing is copied
  *   planes  those of the cache that are to be copied, too
  * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides. A launch writes no slot twice, and
  * none that it reads; it may read a slot several times. Bounds do not change: the caller recomputes
