@@ -97,7 +97,8 @@ struct tamis_runner {
     /* Where an eviction needs output projections that are in blocks; else NULL. */
     tamis_buffer **outputs;         /* [n_layers] widened to f32 */
     tamis_buffer *output_rows;      /* int32 0, 1, 2, ... [dim] */
-    int32_t *tokens, *positions;    /* [max_rows of the plan], on the host */
+    int32_t *tokens, *positions;    /* [max_rows of the plan], on the host; */
+    uint32_t *parents;              /* and, of steps with trees, behind which row each stands */
     tms_bundle *bundles, *outs;     /* [max_rows] of a step */
     tamis_sequence *sequences;      /* [max_sequences] of a step, */
     uint32_t *rows;                 /* and their rows */

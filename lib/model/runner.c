@@ -39,12 +39,13 @@ static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
                               : limits->max_sequences;
     runner->tokens = calloc(n, sizeof *runner->tokens);
     runner->positions = calloc(n, sizeof *runner->positions);
+    runner->parents = calloc(n, sizeof *runner->parents);
     runner->bundles = calloc(n, sizeof *runner->bundles);
     runner->outs = calloc(n, sizeof *runner->outs);
     runner->sequences = calloc(limits->max_sequences, sizeof *runner->sequences);
     runner->rows = calloc(limits->max_sequences, sizeof *runner->rows);
-    TMS_REQUIRE(runner->tokens && runner->positions && runner->bundles && runner->outs &&
-                    runner->sequences && runner->rows,
+    TMS_REQUIRE(runner->tokens && runner->positions && runner->parents && runner->bundles &&
+                    runner->outs && runner->sequences && runner->rows,
                 TAMIS_E_NO_MEMORY, "no memory for the tables of %zu rows", n);
     for (int i = 0; i < TMS_ACTIVATIONS; ++i) {
         const bool of_outputs = i == TMS_LOGITS || i == TMS_NEXT;
@@ -225,6 +226,7 @@ void tamis_runner_destroy(tamis_runner **runner) {
         tamis_buffer_destroy(&(*runner)->buffers[i]);
     free((*runner)->tokens);
     free((*runner)->positions);
+    free((*runner)->parents);
     free((*runner)->bundles);
     free((*runner)->outs);
     free((*runner)->sequences);

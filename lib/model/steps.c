@@ -274,6 +274,19 @@ static tamis_status check_runs(const tamis_runner *runner, const tamis_run *runs
     return TAMIS_OK;
 }
 
+/* The positions of a run's rows, from row `first` of the step on, behind `length` tokens; and behind which
+ * row each stands. The plan refuses one that comes later. */
+static void fill_places(tamis_runner *runner, const tamis_run *run, uint32_t first,
+                        uint32_t length) {
+    int32_t *positions = runner->positions + first;
+    for (uint32_t j = 0; j < run->n_tokens; j++) {
+        const uint32_t line = j ? j - 1 : TAMIS_NO_ROW,
+                       parent = run->parents ? run->parents[j] : line;
+        runner->parents[first + j] = parent;
+        positions[j] = parent < j ? positions[parent] + 1 : (int32_t)length;
+    }
+}
+
 /* Puts the runs' tokens, positions and bundles into the runner's tables. */
 static tamis_status lay_out_runs(tamis_runner *runner, const tamis_run *runs, uint32_t count,
                                  tms_pass *pass, tamis_error *error) {
@@ -285,8 +298,7 @@ static tamis_status lay_out_runs(tamis_runner *runner, const tamis_run *runs, ui
         uint32_t length = 0;
         TMS_TRY(tamis_cache_length(runner->cache, run->sequence, &length, NULL, error));
         memcpy(runner->tokens + pass->n_rows, run->tokens, run->n_tokens * sizeof *run->tokens);
-        for (uint32_t j = 0; j < run->n_tokens; j++)
-            runner->positions[pass->n_rows + j] = (int32_t)(length + j);
+        fill_places(runner, run, pass->n_rows, length);
         add_rows(runner->bundles, &pass->n_bundles, pass->n_rows, run->n_tokens, apart);
         add_rows(runner->outs, &pass->n_outputs, end - run->n_outputs, run->n_outputs, false);
         pass->n_rows = end;
@@ -296,16 +308,19 @@ static tamis_status lay_out_runs(tamis_runner *runner, const tamis_run *runs, ui
 
 tamis_step tms_step_of_runs(tamis_runner *runner, const tamis_run *runs, uint32_t count) {
     uint32_t n_selected = 0;
+    bool tree = false;
     for (uint32_t i = 0; i < count; i++) {
         runner->sequences[i] = runs[i].sequence;
         runner->rows[i] = runs[i].n_tokens;
+        tree |= runs[i].parents != NULL;
         n_selected += !(runs[i].flags & TAMIS_RUN_EXACT);
     }
     return (tamis_step){.sequences = runner->sequences,
                         .rows = runner->rows,
                         .count = count,
                         .exact = n_selected == 0,
-                        .exact_from = n_selected < count ? n_selected : 0};
+                        .exact_from = n_selected < count ? n_selected : 0,
+                        .parents = tree ? runner->parents : NULL};
 }
 
 static tamis_status run_runs(tamis_runner *runner, const tamis_run *runs, uint32_t count,

@@ -182,6 +182,102 @@ static void test_h2o(void **state) {
     play_under(TAMIS_SELECT_FULL, TAMIS_EVICT_H2O);
 }
 
+/* ---- Trees ----------------------------------------------------------------------------------- */
+
+#define TREE 6u
+
+/* Paths 0 1 2, 0 1 3, 0 4, 5. */
+static const uint32_t parents[TREE] = {TAMIS_NO_ROW, 0, 1, 1, 0, TAMIS_NO_ROW};
+
+/* The path to a token of the tree, as a run of its own; how many tokens. */
+static uint32_t path_to(const int32_t *tokens, uint32_t row, int32_t path[TREE]) {
+    uint32_t n = 0;
+    for (uint32_t r = row; r != TAMIS_NO_ROW; r = parents[r])
+        n++;
+    for (uint32_t r = row, i = n; r != TAMIS_NO_ROW; r = parents[r])
+        path[--i] = tokens[r];
+    return n;
+}
+
+/* Each token's logits are those that end a run of its path. */
+static void compare_paths(play *p, const twin *t, const int32_t *tokens, const int32_t *next) {
+    for (uint32_t row = 0; row < TREE; row++) {
+        int32_t path[TREE], greedy = 0;
+        float a[VOCAB], b[VOCAB];
+        const tamis_run alone = {.sequence = t->single,
+                                 .tokens = path,
+                                 .n_tokens = path_to(tokens, row, path),
+                                 .n_outputs = 1};
+        RIG_OK(&p->single,
+               tamis_runner_step(p->single.runner, &alone, 1, &greedy, &p->single.error));
+        RIG_OK(&p->mixed, tamis_runner_logits(p->mixed.runner, row, a, &p->mixed.error));
+        RIG_OK(&p->single, tamis_runner_logits(p->single.runner, 0, b, &p->single.error));
+        same_logits(p, a, b);
+        if (p->exactly) assert_int_equal(next[row], greedy);
+        RIG_OK(&p->single,
+               tamis_cache_truncate(p->single.cache, t->single, t->length, &p->single.error));
+    }
+}
+
+/* A path of both sequences stays, and a token more gets the same logits. */
+static void go_on(play *p, twin *t, const int32_t *tokens, uint32_t row) {
+    int32_t path[TREE], next = 0;
+    const uint32_t n = path_to(tokens, row, path);
+    tamis_run line = {.sequence = t->single, .tokens = path, .n_tokens = n};
+    tamis_plan *plan = tamis_runner_plan(p->mixed.runner);
+    RIG_OK(&p->mixed, tamis_plan_keep_path(plan, t->mixed, row, &p->mixed.error));
+    RIG_OK(&p->single, tamis_runner_step(p->single.runner, &line, 1, NULL, &p->single.error));
+    t->length += n;
+    const tamis_run more = {
+        .sequence = t->mixed, .tokens = t->text + t->length, .n_tokens = 1, .n_outputs = 1};
+    RIG_OK(&p->mixed, tamis_runner_step(p->mixed.runner, &more, 1, &next, &p->mixed.error));
+    compare(p, &more, t, &next, 0);
+    t->length++;
+}
+
+static void test_trees(void **state) {
+    play *p = calloc(1, sizeof *p);
+    rig_params params = {.file = "needle.gguf",
+                         .max_sequences = 4,
+                         .max_rows = 64,
+                         .max_selected_rows = TREE,
+                         .max_context = CONTEXT,
+                         .capacity_tokens = 3 * CONTEXT,
+                         .trees = 1};
+    (void)state;
+    assert_non_null(p);
+    p->exactly = strncmp(rig_device, "cuda", 4) != 0;
+    tamis_selection_default(TAMIS_SELECT_QUEST, &params.selection);
+    params.selection.budget = 64;
+    rig_open(&p->mixed, &params);
+    rig_open(&p->single, &params);
+    rig_text(&p->mixed, p->text, sizeof p->text / sizeof *p->text);
+    twin *t = p->twins;
+    renew(p, t);
+    t->prompt = 50;
+    RIG_OK(&p->mixed, tamis_runner_prefill(p->mixed.runner, t->mixed, t->text, t->prompt, NULL,
+                                           &p->mixed.error));
+    RIG_OK(&p->single, tamis_runner_prefill(p->single.runner, t->single, t->text, t->prompt, NULL,
+                                            &p->single.error));
+    t->length = t->prompt;
+    for (uint32_t row = 0; row < TREE; row++) {
+        int32_t tokens[TREE], next[TREE];
+        for (uint32_t i = 0; i < TREE; i++)
+            tokens[i] = (int32_t)(32 + below(p, 90));
+        const tamis_run tree = {.sequence = t->mixed,
+                                .tokens = tokens,
+                                .n_tokens = TREE,
+                                .n_outputs = TREE,
+                                .parents = parents};
+        RIG_OK(&p->mixed, tamis_runner_step(p->mixed.runner, &tree, 1, next, &p->mixed.error));
+        compare_paths(p, t, tokens, next);
+        go_on(p, t, tokens, row);
+    }
+    rig_close(&p->mixed);
+    rig_close(&p->single);
+    free(p);
+}
+
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
 static void test_refused(void **state) {
@@ -237,6 +333,7 @@ static void test_refused(void **state) {
 int main(int argc, char **argv) {
     if (!rig_arguments(argc, argv)) return 2;
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_quest), cmocka_unit_test(test_snapkv),
-                                       cmocka_unit_test(test_h2o), cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_h2o), cmocka_unit_test(test_trees),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,7 +173,10 @@ typedef struct tamis_run {
     uint32_t n_outputs;   /* of its last tokens: these get logits and greedy tokens; 0: none */
     uint32_t flags;       /* TAMIS_RUN_*, or-ed */
     uint32_t reserved32;  /* 0, else E_ARGUMENT */
-    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+    /* [n_tokens] a tree: the token of the run behind which each stands, as in tamis_step.parents; NULL:
+     * each behind the one before it. */
+    const uint32_t *parents;
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_run;
 
 /* One step of several sequences, no sequence twice: chunks of prompts beside decode rows and rows to be
@@ -181,8 +184,8 @@ typedef struct tamis_run {
  * alone: matrices multiply rows that are not exact 8 at a time, and those of each exact run together,
  * so that weights are read once for each of these. (On CUDA tiles of attention may differ by
  * rounding.) next (may be NULL) gets the greedy tokens behind the outputs, run by run; logits rows lie
- * likewise. Of the rows that were to be verified the rejected ones are truncated (tamis_cache_truncate)
- * before the sequence's next step; behind a run of several such rows nothing is evicted yet. Errors: as
+ * likewise. Of the rows that were to be verified the rejected ones are given up before the sequence's next step, by
+ * tamis_plan_keep_path, or tamis_cache_truncate unless they are a tree; behind a run of several such rows nothing is evicted yet. Errors: as
  * tamis_runner_decode; E_ARGUMENT also for the order, flags, and more outputs than max_sequences and
  * max_selected_rows; E_STATE for a single exact row that would have to take a token's place
  * (tamis_step.exact). Waits. */
