@@ -106,17 +106,26 @@ void tms_tree_free(tms_tree *tree) {
 
 /* ---- Branches -------------------------------------------------------------------------------- */
 
+/* From which ordinal on the lists of a branch are not those that it had last. */
+static uint32_t changed_from(const tms_sequence *branch, const tms_sequence *sequence) {
+    const uint32_t least = tms_changes_since(&sequence->changes, branch->branched);
+    return least < branch->least_gone ? least : branch->least_gone;
+}
+
 /* A branch as it begins: the sequence, of which it holds the partial last page alone. */
-static void begin_branch(tamis_cache *cache, tms_sequence *branch, const tms_sequence *sequence) {
+static void begin_branch(tamis_cache *cache, tms_sequence *branch, tms_sequence *sequence) {
+    tms_changes_note(&branch->changes, changed_from(branch, sequence));
+    branch->branched = tms_changes_see(&sequence->changes);
+    branch->least_gone = UINT32_MAX;
     branch->trunk = sequence;
     branch->length = sequence->length;
-    branch->version++;
     memcpy(branch->lanes, sequence->lanes, cache->n_lanes * sizeof *branch->lanes);
     tms_history_fork(branch, sequence);
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         const uint32_t length = sequence->lanes[lane].length,
                        full = length / cache->params.page_size;
         branch->lanes[lane].gone = full;
+        if (full < branch->least_gone) branch->least_gone = full;
         if (tms_pages_of(cache, length) == full) continue;
         const int32_t page = tms_lane_pages(sequence, lane)[full];
         tms_lane_pages(branch, lane)[full] = page;
@@ -167,6 +176,7 @@ static void take_over(tamis_cache *cache, tms_sequence *sequence, tms_sequence *
                          sequence->lanes[lane].length - first * cache->params.page_size);
         for (uint32_t o = first; o < tms_pages_of(cache, length); o++)
             to[o] = from[o];
+        tms_changes_note(&sequence->changes, first);
         sequence->lanes[lane].length = length;
         branch->lanes[lane].length = first * cache->params.page_size; /* it holds no page now */
     }
@@ -174,7 +184,6 @@ static void take_over(tamis_cache *cache, tms_sequence *sequence, tms_sequence *
     sequence->scored_by = branch->scored_by;
     sequence->scored_newest = branch->scored_newest;
     sequence->scored_to = branch->scored_to;
-    sequence->version++;
 }
 
 void tms_branches_choose(tamis_cache *cache, tms_sequence *sequence, uint32_t branch,

@@ -4,6 +4,7 @@
 #ifndef TMS_CACHE_H
 #define TMS_CACHE_H
 
+#include "lib/cache/changes.h"
 #include "lib/cache/pages.h"
 #include "lib/core/core.h"
 #include <tamis/cache.h>
@@ -71,7 +72,9 @@ typedef struct tms_sequence {
     tamis_sequence parent; /* that it was forked from; 0: it was added */
     uint32_t forked_at;    /* the parent's length at the fork, */
     tms_cuts parent_cuts;  /* and its cuts at the fork */
-    uint64_t version;      /* from 1 on; grows when an entry of a page list changes or is removed */
+    tms_changes changes;   /* of its page lists */
+    uint64_t branched;     /* of a branch: the trunk's state when it began last, */
+    uint32_t least_gone;   /* and the least `gone` of its lanes then */
     bool in_step;
     struct tms_tree *tree; /* branches.h; NULL: it has had none */
     const struct tms_sequence

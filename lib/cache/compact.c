@@ -82,13 +82,15 @@ void tms_cache_compact_commit(tamis_cache *cache, tms_sequence *sequence, uint32
         int32_t *list = tms_lane_pages(sequence, layer * heads + h);
         uint32_t n = tms_pages_of(cache, kept[h]), end = tms_pages_of(cache, lane->length);
         for (uint32_t o = 0; o < end; o++) {
-            if (o >= n || to[o] != list[o]) *returned += let_go(pages, list[o]);
+            if (o >= n || to[o] != list[o]) {
+                tms_changes_note(&sequence->changes, o);
+                *returned += let_go(pages, list[o]);
+            }
             if (o < n) list[o] = to[o];
         }
         if (kept[h] < lane->length) sequence->evicted_at = sequence->length;
         lane->length = kept[h];
     }
-    sequence->version++;
 }
 
 void tms_cache_compact_undo(tamis_cache *cache, tms_sequence *sequence, uint32_t layer,

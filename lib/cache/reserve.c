@@ -124,7 +124,7 @@ static int32_t *replace_shared(const tamis_cache *cache, tms_pages *pages, const
         pair[0] = ~list[o];
         pair[1] = list[o] = tms_pages_take(pages, o > 0 ? list[o - 1] : -1);
         pair += 2;
-        growth->sequence->version++;
+        tms_changes_note(&growth->sequence->changes, o);
     }
     return pair;
 }
@@ -224,7 +224,7 @@ static const int32_t *undo_copies(const tamis_cache *cache, tms_pages *pages,
         tms_pages_drop(pages, pair[1]);
         list[o] = pair[0];
         pair += 2;
-        sequence->version++;
+        tms_changes_note(&sequence->changes, o);
     }
     return pair;
 }

@@ -59,7 +59,7 @@ tms_sequence *tms_sequence_new(const tamis_cache *cache, uint32_t list_pages) {
         tms_sequence_free(sequence);
         return NULL;
     }
-    sequence->version = 1;
+    tms_changes_begin(&sequence->changes);
     tms_history_begin(sequence);
     sequence->list_pages = list_pages;
     sequence->id = new_id(MAX_SEQUENCES - 1);
@@ -137,7 +137,7 @@ void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane,
     sequence->lanes[lane].length -= slots;
     uint32_t kept = tms_pages_of(cache, sequence->lanes[lane].length);
     if (kept < sequence->lanes[lane].gone) kept = sequence->lanes[lane].gone; /* it is removed */
-    if (n > kept) sequence->version++;
+    if (n > kept) tms_changes_note(&sequence->changes, kept);
     while (n > kept)
         tms_pages_drop(pages, list[--n]);
 }

@@ -81,16 +81,22 @@ static uint32_t collect(tms_page_table *table, uint32_t r, const tms_sequence *s
     return n;
 }
 
-/* Uploads the entries that the rows of the sequences lack: all of them, unless pages have only been
- * appended since the last upload. */
+/* Entries of a row that are no longer those of its sequence are lacking. */
+static void forget_changed(tms_table_row *row, uint32_t n_lanes, tms_sequence *sequence) {
+    const uint32_t least = tms_changes_since(&sequence->changes, row->state);
+    for (uint32_t lane = 0; lane < n_lanes && least < UINT32_MAX; lane++)
+        if (row->pages[lane] > least) row->pages[lane] = least;
+    row->state = tms_changes_see(&sequence->changes);
+}
+
+/* Uploads the entries that the rows of the sequences lack: those that were appended since the last
+ * upload, and those from the first changed one on. */
 static tamis_status sync(tms_page_table *table, tms_sequence *const *sequences, uint32_t count,
                          const uint32_t *rows, tamis_error *error) {
     uint32_t n = 0, n_lanes = table->setup->cache->n_lanes;
     for (uint32_t i = 0; i < count; i++) {
         tms_table_row *row = &table->rows[rows[i]];
-        if (row->version != sequences[i]->version)
-            memset(row->pages, 0, n_lanes * sizeof *row->pages);
-        row->version = sequences[i]->version;
+        forget_changed(row, n_lanes, sequences[i]);
         for (uint32_t lane = 0; lane < n_lanes; lane++) {
             n = collect(table, rows[i], sequences[i], lane, n);
             while (n == CHUNK_ENTRIES) {
@@ -119,6 +125,6 @@ tamis_status tms_page_table_bring(tms_page_table *table, tms_sequence *const *se
     }
     tamis_status status = sync(table, sequences, n, rows, error);
     for (uint32_t i = 0; i < n && status != TAMIS_OK; i++)
-        table->rows[rows[i]].version = 0; /* the whole row is uploaded again */
+        table->rows[rows[i]].state = 0; /* the whole row is uploaded again */
     return status;
 }

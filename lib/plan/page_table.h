@@ -9,7 +9,7 @@
 /* The contents of one row on the device. */
 typedef struct tms_table_row {
     tamis_sequence id; /* 0: no sequence's */
-    uint64_t version;  /* of the sequence when it was uploaded; 0: not yet */
+    uint64_t state;    /* of the sequence's lists when they were uploaded; 0: not yet */
     uint64_t used;     /* number of the last call of tms_page_table_bring that used it */
     uint32_t *pages;   /* [n_lanes] leading entries of each list that are on the device */
 } tms_table_row;
