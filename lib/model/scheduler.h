@@ -6,12 +6,20 @@
 #include "lib/model/model.h"
 #include <tamis/batch.h>
 #include <tamis/prefixes.h>
+#include <tamis/store.h>
 
 /* A sequence as bytes. */
 typedef struct tms_bytes {
     uint8_t *data; /* NULL: none */
     size_t n, room, most;
 } tms_bytes;
+
+/* Pages of the store that hold tokens of a prompt, each pinned. */
+typedef struct tms_stored {
+    tamis_chunk **pages; /* [n], the prompt's from page `first` on */
+    uint32_t first, n;
+    bool asked; /* the store was asked for them */
+} tms_stored;
 
 typedef struct tms_request {
     uint64_t id;
@@ -26,6 +34,7 @@ typedef struct tms_request {
     tamis_sequence sequence; /* 0: it waits */
     tms_bytes saved;         /* of one that was preempted */
     uint64_t pages;          /* that its sequence held then */
+    tms_stored stored;
     bool began, fresh;       /* it has held a sequence before; it got its sequence in this step */
 } tms_request;
 
@@ -39,6 +48,10 @@ struct tamis_scheduler {
     uint64_t last_id;
     tamis_sequence *kept; /* [max_kept], the one that ended first at place 0 */
     uint32_t n_kept;
+    /* Where there is a store: K and V of rows on their way. */
+    tamis_buffer *rows[2]; /* [max_rows][n_kv_heads][head_dim] of store_dtype */
+    uint8_t *planes[2];    /* of a page */
+    uint64_t row_bytes;
     tamis_run *runs;     /* [max_running] of the step */
     tms_request **of;    /* [max_running] whose they are */
     int32_t *next;       /* [max_running] */
@@ -57,6 +70,23 @@ struct tamis_scheduler {
     TMS_REQUIRE((scheduler)->runner, TAMIS_E_STATE, "the scheduler's runner was destroyed");       \
     TMS_ENTER_RUNNER((scheduler)->runner)
 
+/* ---- The store (scheduler_stored.c) -------------------------------------------------------------- */
+
+/* Checks that the store can serve the runner, and takes memory; gives it back. Both do nothing without
+ * a store. */
+tamis_status tms_stored_open(tamis_scheduler *scheduler, tamis_error *error);
+void tms_stored_close(tamis_scheduler *scheduler);
+/* Finds the pages behind what the request's sequence holds, unless they have been found already. */
+tamis_status tms_stored_find(tamis_scheduler *scheduler, tms_request *request, tamis_error *error);
+/* How many of the prompt's first tokens are in these pages or the sequence. */
+uint32_t tms_stored_reach(const tamis_scheduler *scheduler, const tms_request *request);
+/* Loads at most `most` of the prompt's next rows, as far as pages reach, in a step of their own;
+ * `*loaded` of them. A page that cannot be read ends the prefix. */
+tamis_status tms_stored_load(tamis_scheduler *scheduler, tms_request *request, uint32_t most,
+                             uint32_t *loaded, tamis_error *error);
+/* Gives the pins back, and forgets that the store was asked. */
+void tms_stored_release(tms_request *request);
+
 /* ---- Sequences of requests (scheduler_sequences.c) ----------------------------------------------- */
 
 /* Gives a request that waits its sequence: restored, forked or empty. E_FULL: the cache lacks pages to
@@ -67,7 +97,7 @@ tamis_status tms_scheduler_begin(tamis_scheduler *scheduler, tms_request *reques
  * up. */
 tamis_status tms_scheduler_take_back(tamis_scheduler *scheduler, tms_request *request, bool saves,
                                      tamis_error *error);
-/* Lets prompts begin as the request's, whose prompt has been read. */
+/* Lets prompts begin as the request's, as far as its sequence holds it. */
 tamis_status tms_scheduler_share(tamis_scheduler *scheduler, const tms_request *request,
                                  tamis_error *error);
 /* Its sequence stays behind its end, or is removed. */
