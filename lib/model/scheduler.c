@@ -105,6 +105,7 @@ void tms_request_free(tamis_scheduler *scheduler, tms_request *request) {
     if (request->sequence) remove_quietly(scheduler, request->sequence);
     scheduler->stats.saved_bytes -= request->saved.room;
     tms_stored_release(request);
+    tms_put_release(request);
     free(request->saved.data);
     free(request->tokens);
     free(request->stops);
@@ -144,6 +145,12 @@ static tamis_status check_request(const tamis_scheduler *scheduler, const tamis_
     TMS_REQUIRE((uint64_t)r->n_tokens + r->max_new - 1 <= longest, TAMIS_E_ARGUMENT,
                 "a prompt of %u tokens and %u new ones exceed max_context %u", r->n_tokens,
                 r->max_new, longest);
+    TMS_REQUIRE(r->reserved32 == 0, TAMIS_E_ARGUMENT, "reserved32 is %u; it must be 0",
+                r->reserved32);
+    TMS_REQUIRE(r->n_stored <= r->n_tokens, TAMIS_E_ARGUMENT, "n_stored is %u, of %u tokens",
+                r->n_stored, r->n_tokens);
+    TMS_REQUIRE(r->n_stored == 0 || scheduler->params.store, TAMIS_E_ARGUMENT,
+                "n_stored is %u; the scheduler has no store", r->n_stored);
     TMS_REQUIRE(r->stops || r->n_stops == 0, TAMIS_E_ARGUMENT, "stops is NULL, n_stops %u",
                 r->n_stops);
     return TAMIS_OK;
@@ -156,6 +163,7 @@ static tms_request *copy_request(const tamis_request *r) {
                              .n_known = r->n_tokens,
                              .max_new = r->max_new,
                              .n_stops = r->n_stops,
+                             .n_stored = r->n_stored,
                              .choose = r->choose,
                              .user = r->user};
     memcpy(request->salt, r->salt, sizeof request->salt);
@@ -461,8 +469,7 @@ static tamis_status advance(tamis_scheduler *scheduler, uint32_t first, uint32_t
 static tamis_status run_some(tamis_scheduler *scheduler, uint32_t first, uint32_t n,
                              tamis_error *error) {
     if (n == 0) return TAMIS_OK;
-    TMS_TRY(
-        tamis_runner_step(scheduler->runner, scheduler->runs + first, n, scheduler->next, error));
+    TMS_TRY(tms_put_step(scheduler, first, n, error));
     scheduler->stats.steps++;
     return advance(scheduler, first, n, error);
 }

@@ -78,11 +78,13 @@ static tamis_status restore(tamis_scheduler *scheduler, tms_request *request, ta
 }
 
 /* A fork of what another sequence holds of the prompt, or an empty sequence. What follows may be in the
- * store. */
+ * store. What is to be put there is run, and not forked. */
 static tamis_status start(tamis_scheduler *scheduler, tms_request *request, tamis_error *error) {
     uint32_t shared = 0;
     request->sequence = 0;
-    if (scheduler->prefixes)
+    request->n_done = 0;
+    TMS_TRY(tms_put_find(scheduler, request, error));
+    if (scheduler->prefixes && !request->puts)
         TMS_TRY(tamis_prefixes_fork(scheduler->prefixes, request->tokens, request->n_prompt,
                                     request->salt, 0, &request->sequence, &shared, error));
     if (request->sequence == 0)
@@ -117,7 +119,9 @@ tamis_status tms_scheduler_take_back(tamis_scheduler *scheduler, tms_request *re
     request->pages = stats.pages;
     request->fresh = false;
     if (saves) tms_stored_release(request);
-    if (!request->saved.data) request->n_done = 0;
+    if (request->saved.data) return TAMIS_OK;
+    tms_put_release(request);
+    request->n_done = 0;
     return TAMIS_OK;
 }
 

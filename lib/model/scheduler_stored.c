@@ -3,8 +3,6 @@
  * into the cache. */
 #include "lib/model/scheduler.h"
 
-#ifdef TAMIS_HAVE_XXHASH
-
 #include <stdlib.h>
 #include <string.h>
 #include <tamis/record.h>
@@ -61,9 +59,8 @@ void tms_stored_release(tms_request *request) {
     request->stored = (tms_stored){0};
 }
 
-/* The id of the prompt's pages from page `first` on. */
-static tamis_status id_of(const tamis_scheduler *scheduler, const tms_request *request,
-                          uint32_t first, tamis_chunk_id *id, tamis_error *error) {
+tamis_status tms_stored_id(const tamis_scheduler *scheduler, const tms_request *request,
+                           uint32_t first, tamis_chunk_id *id, tamis_error *error) {
     const uint32_t page = scheduler->params.store_tokens;
     tamis_record_params params = {.dtype = scheduler->params.store_dtype};
     tamis_cache_params cache;
@@ -93,7 +90,7 @@ tamis_status tms_stored_find(tamis_scheduler *scheduler, tms_request *request, t
     if (first >= n || (stored->asked && stored->first <= first)) return TAMIS_OK;
     tms_stored_release(request);
     tamis_chunk_id id;
-    TMS_TRY(id_of(scheduler, request, first, &id, error));
+    TMS_TRY(tms_stored_id(scheduler, request, first, &id, error));
     stored->pages = calloc(n - first, sizeof(tamis_chunk *));
     TMS_REQUIRE(stored->pages, TAMIS_E_NO_MEMORY, "no memory for %u pages", n - first);
     size_t found = 0;
@@ -193,38 +190,3 @@ tamis_status tms_stored_load(tamis_scheduler *scheduler, tms_request *request, u
     if (tms_stored_reach(scheduler, request) == request->n_done) tms_stored_release(request);
     return TAMIS_OK;
 }
-
-#else
-
-tamis_status tms_stored_open(tamis_scheduler *scheduler, tamis_error *error) {
-    TMS_REQUIRE(!scheduler->params.store, TAMIS_E_UNSUPPORTED,
-                "a store: this library was built without xxHash, by which its pages are found");
-    return TAMIS_OK;
-}
-
-void tms_stored_close(tamis_scheduler *scheduler) {
-    (void)scheduler;
-}
-
-void tms_stored_release(tms_request *request) {
-    (void)request;
-}
-
-tamis_status tms_stored_find(tamis_scheduler *scheduler, tms_request *request, tamis_error *error) {
-    (void)scheduler, (void)request, (void)error;
-    return TAMIS_OK;
-}
-
-uint32_t tms_stored_reach(const tamis_scheduler *scheduler, const tms_request *request) {
-    (void)scheduler;
-    return request->n_done;
-}
-
-tamis_status tms_stored_load(tamis_scheduler *scheduler, tms_request *request, uint32_t most,
-                             uint32_t *loaded, tamis_error *error) {
-    (void)scheduler, (void)request, (void)most, (void)error;
-    *loaded = 0;
-    return TAMIS_OK;
-}
-
-#endif

@@ -31,6 +31,7 @@ typedef struct setting {
     uint64_t tokens; /* of the cache */
     bool modelled;   /* the plain model tells all events */
     bool stored;     /* beginnings are in a store */
+    bool puts;       /* so are prompts that were read */
 } setting;
 
 /* A request as the plain model knows it, with its tokens when it runs alone. */
@@ -209,8 +210,10 @@ static void ask(play *p) {
     for (uint64_t t = 0; p->of->stored && t + 1 < TEXTS; t++)
         if (reach(p, a, t) > a->reach) a->reach = reach(p, a, t);
     run_alone(p, a);
-    const tamis_request request = {
-        .tokens = a->prompt, .n_tokens = a->n_prompt, .max_new = a->max_new};
+    const tamis_request request = {.tokens = a->prompt,
+                                   .n_tokens = a->n_prompt,
+                                   .max_new = a->max_new,
+                                   .n_stored = p->of->puts ? a->n_prompt : 0};
     RIG_OK(&p->r, tamis_scheduler_add(p->scheduler, &request, &a->id, &p->r.error));
     p->asked[p->n++] = a;
 }
@@ -335,6 +338,7 @@ static void close_play(play *p) {
     assert_int_equal(stats.saved > 0, p->of->host_bytes > 0);
     assert_int_equal(stats.tokens_shared > 0, (p->of->flags & TAMIS_SCHEDULER_SHARE) != 0);
     assert_int_equal(stats.tokens_stored > 0, p->of->stored);
+    assert_int_equal(stats.pages_put > 0, p->of->puts);
     assert_int_equal(stats.store_failed, 0);
     tamis_scheduler_destroy(&p->scheduler);
 #if TEST_STORE
@@ -398,6 +402,17 @@ static void beginnings_are_loaded(void **state) {
     play_it(&(setting){.tokens = 160, .modelled = true, .stored = true});
     play_it(
         &(setting){.tokens = 160, .flags = TAMIS_SCHEDULER_SHARE, .max_kept = 2, .stored = true});
+}
+
+static void prompts_are_put(void **state) {
+    (void)state;
+    play_it(&(setting){.tokens = 160, .host_bytes = 400000, .stored = true, .puts = true});
+    play_it(&(setting){.selection = TAMIS_SELECT_QUEST,
+                       .tokens = 160,
+                       .flags = TAMIS_SCHEDULER_SHARE,
+                       .max_kept = 2,
+                       .stored = true,
+                       .puts = true});
 }
 #endif
 
@@ -519,6 +534,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(beginnings_are_shared),
 #if TEST_STORE
         cmocka_unit_test(beginnings_are_loaded),
+        cmocka_unit_test(prompts_are_put),
 #endif
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_ends)

@@ -32,6 +32,13 @@ typedef struct answer {
     int32_t began; /* the event's value */
 } answer;
 
+/* How requests are asked for; nothing said: they put nothing. */
+typedef struct asking {
+    uint8_t salt;
+    uint32_t n_stored;
+} asking;
+
+static const asking plain = {0}, put = {.n_stored = KEPT + 5};
 static const uint32_t lengths[REQUESTS] = {BLEND_ROWS, 68, 75};
 static char folder[256];
 
@@ -140,7 +147,7 @@ static tamis_status choose(void *user, const float *logits, uint32_t n_vocab, in
 }
 
 /* Prompt i: the beginning, then tokens of its own. */
-static void add(server *s, uint32_t i, uint8_t salt, answer *a) {
+static void add(server *s, uint32_t i, asking how, answer *a) {
     int32_t tokens[BLEND_ROWS];
     *a = (answer){.began = -1};
     for (uint32_t t = 0; t < lengths[i]; t++)
@@ -150,7 +157,8 @@ static void add(server *s, uint32_t i, uint8_t salt, answer *a) {
                                    .max_new = NEW,
                                    .choose = choose,
                                    .user = a,
-                                   .salt = {salt}};
+                                   .n_stored = how.n_stored,
+                                   .salt = {how.salt}};
     RIG_OK(&s->r, tamis_scheduler_add(s->scheduler, &request, &a->id, &s->r.error));
 }
 
@@ -176,20 +184,26 @@ static void finish(server *s, answer *answers) {
 }
 
 /* All prompts: at once, or one behind another. */
-static void serve(server *s, bool at_once, uint8_t salt, answer *answers) {
+static void serve(server *s, bool at_once, asking how, answer *answers) {
     for (uint32_t i = 0; i < REQUESTS; i++) {
-        add(s, i, salt, &answers[i]);
+        add(s, i, how, &answers[i]);
         if (!at_once) finish(s, answers);
     }
     finish(s, answers);
 }
 
-static void expect_same(const answer *answers, const answer *wanted) {
+static void expect_tokens(const answer *answers, const answer *wanted) {
     for (uint32_t i = 0; i < REQUESTS; i++) {
         assert_int_equal(answers[i].n, NEW);
         assert_memory_equal(answers[i].tokens, wanted[i].tokens, sizeof wanted[i].tokens);
-        assert_memory_equal(answers[i].logits, wanted[i].logits, sizeof wanted[i].logits);
     }
+}
+
+/* Bits, too: more than 8 rows of each prompt are run, as in a prefill. */
+static void expect_same(const answer *answers, const answer *wanted) {
+    expect_tokens(answers, wanted);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_memory_equal(answers[i].logits, wanted[i].logits, sizeof wanted[i].logits);
 }
 
 static void expect_began(const answer *answers, int32_t first, int32_t second, int32_t third) {
@@ -200,18 +214,23 @@ static void expect_began(const answer *answers, int32_t first, int32_t second, i
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-/* Serves without a store, then puts the beginning into one, between two steps of a scheduler whose
- * requests find nothing. */
+/* Without a store. */
+static void serve_alone(const char *model, answer *wanted) {
+    server s;
+    open_server(&s, model, false, 0);
+    serve(&s, true, plain, wanted);
+    close_server(&s);
+}
+
+/* Then puts the beginning into one, between two steps of a scheduler whose requests find nothing. */
 static void serve_first(const char *model, answer *wanted) {
     server s;
     answer answers[REQUESTS];
     tamis_scheduler_stats stats;
-    open_server(&s, model, false, 0);
-    serve(&s, true, 0, wanted);
-    close_server(&s);
+    serve_alone(model, wanted);
     open_server(&s, model, true, 0);
     for (uint32_t i = 0; i < REQUESTS; i++)
-        add(&s, i, 0, &answers[i]);
+        add(&s, i, plain, &answers[i]);
     step(&s, answers);
     assert_int_equal(record(&s), PAGES);
     finish(&s, answers);
@@ -233,14 +252,14 @@ static void pages_outlive_a_server(void **state) {
         serve_first(blend_models[m], wanted);
         open_server(&s, blend_models[m], true, 0);
         assert_int_equal(record(&s), 0);
-        serve(&s, true, 0, answers);
+        serve(&s, true, plain, answers);
         expect_same(answers, wanted);
         expect_began(answers, KEPT, KEPT, KEPT);
         stats = stats_of(&s);
         assert_int_equal(stats.tokens_stored, REQUESTS * KEPT);
         assert_int_equal(stats.rows, BLEND_ROWS + 68 + 75 - REQUESTS * KEPT + REQUESTS * (NEW - 1));
         assert_int_equal(stats.store_failed, 0);
-        serve(&s, true, 7, answers); /* another tenant */
+        serve(&s, true, (asking){.salt = 7}, answers); /* another tenant */
         expect_same(answers, wanted);
         expect_began(answers, 0, 0, 0);
         assert_int_equal(stats_of(&s).tokens_stored, REQUESTS * KEPT);
@@ -260,7 +279,7 @@ static void live_sequences_come_first(void **state) {
     serve_first(blend_models[0], wanted);
     open_server(&s, blend_models[0], true, TAMIS_SCHEDULER_SHARE);
     tamis_store_get_stats(s.store, &before);
-    serve(&s, false, 0, answers);
+    serve(&s, false, plain, answers);
     expect_same(answers, wanted);
     expect_began(answers, KEPT, KEPT, KEPT);
     stats = stats_of(&s);
@@ -301,62 +320,145 @@ static void damage_costs_time_alone(void **state) {
     key_of(&s, 2, key);
     RIG_OK(&s.r, tamis_store_remove_key(s.store, key, &removed, &s.r.error));
     assert_int_equal(removed, 1);
-    serve(&s, true, 0, answers);
+    serve(&s, true, plain, answers);
     expect_same(answers, wanted);
     expect_began(answers, 2 * PAGE, 2 * PAGE, 2 * PAGE);
     assert_int_equal(stats_of(&s).tokens_stored, REQUESTS * 2 * PAGE);
     key_of(&s, 1, key);
     damage(key);
-    serve(&s, false, 0, answers);
+    serve(&s, false, plain, answers);
     expect_same(answers, wanted);
     /* The first one found the page, and could not read it. */
     expect_began(answers, 2 * PAGE, PAGE, PAGE);
     assert_int_equal(stats_of(&s).tokens_stored, REQUESTS * 2 * PAGE + REQUESTS * PAGE);
     assert_int_equal(stats_of(&s).store_failed, 1);
     assert_int_equal(record(&s), PAGES - 1);
-    serve(&s, true, 0, answers);
+    serve(&s, true, plain, answers);
     expect_same(answers, wanted);
     expect_began(answers, KEPT, KEPT, KEPT);
     close_server(&s);
     remove_folder();
 }
 
-/* Each call on the device fails once in the step that loads: neither pages nor pins
- * are left, and another scheduler of the runner serves. */
-static void a_failing_device_leaves_nothing(void **state) {
+static void requests_fill_the_store(void **state) {
+    (void)state;
+    for (size_t m = 0; m < BLEND_MODELS; m++) {
+        server s;
+        answer wanted[REQUESTS], answers[REQUESTS];
+        make_folder();
+        serve_alone(blend_models[m], wanted);
+        open_server(&s, blend_models[m], true, TAMIS_SCHEDULER_SHARE);
+        serve(&s, true, put, answers);
+        expect_same(answers, wanted);
+        expect_began(answers, 0, 0, 0);
+        assert_int_equal(stats_of(&s).pages_put, REQUESTS * PAGES);
+        serve(&s, true, put, answers); /* all is there, and a live sequence has it */
+        expect_tokens(answers, wanted);
+        assert_int_equal(stats_of(&s).pages_put, REQUESTS * PAGES);
+        assert_int_equal(stats_of(&s).tokens_stored, 0);
+        close_server(&s);
+        open_server(&s, blend_models[m], true, 0);
+        assert_int_equal(record(&s), 0);
+        serve(&s, true, plain, answers);
+        expect_same(answers, wanted);
+        expect_began(answers, KEPT, KEPT, KEPT);
+        assert_int_equal(stats_of(&s).store_failed, 0);
+        close_server(&s);
+        remove_folder();
+    }
+}
+
+/* What is missing is put, behind what is loaded, though a live sequence has it. */
+static void missing_pages_are_put(void **state) {
     (void)state;
     server s;
     answer wanted[REQUESTS], answers[REQUESTS];
-    bool failed = true;
+    uint8_t key[16];
+    int removed = 0;
     make_folder();
-    serve_first(blend_models[0], wanted);
-    open_server(&s, blend_models[0], true, 0);
-    serve(&s, true, 0, answers); /* builds what is missing */
-    tms_device *dev = faulty_device(s.r.context);
+    serve_alone(blend_models[0], wanted);
+    open_server(&s, blend_models[0], true, TAMIS_SCHEDULER_SHARE);
+    serve(&s, true, put, answers);
+    key_of(&s, 1, key);
+    RIG_OK(&s.r, tamis_store_remove_key(s.store, key, &removed, &s.r.error));
+    assert_int_equal(removed, 1);
+    serve(&s, false, put, answers);
+    expect_same(answers, wanted);
+    assert_int_equal(answers[0].began, PAGE);
+    assert_true(answers[1].began >= KEPT && answers[2].began >= KEPT);
+    assert_int_equal(stats_of(&s).pages_put, REQUESTS * PAGES + 2);
+    assert_int_equal(stats_of(&s).tokens_stored, PAGE);
+    assert_int_equal(stats_of(&s).store_failed, 0);
+    assert_int_equal(record(&s), 0);
+    close_server(&s);
+    remove_folder();
+}
+
+/* A store that takes nothing costs nothing else. */
+static void a_full_store_is_passed_over(void **state) {
+    (void)state;
+    server s;
+    answer wanted[REQUESTS], answers[REQUESTS];
+    const tamis_store_params small = {.memory_bytes = 4096};
+    make_folder();
+    serve_alone(blend_models[0], wanted);
+    open_server(&s, blend_models[0], false, 0);
+    tamis_scheduler_destroy(&s.scheduler);
+    RIG_OK(&s.r, tamis_store_create(&small, &s.store, &s.r.error));
+    make_scheduler(&s, 0);
+    serve(&s, true, put, answers);
+    expect_same(answers, wanted);
+    assert_int_equal(stats_of(&s).pages_put, 0);
+    assert_int_equal(stats_of(&s).store_failed, REQUESTS);
+    close_server(&s);
+    remove_folder();
+}
+
+/* Each call on the device fails once in the step that loads, or whose rows are put: neither pages nor
+ * pins are left, and another scheduler of the runner serves. */
+static void fail_each_call(server *s, bool loads) {
+    answer wanted[REQUESTS], answers[REQUESTS];
+    bool failed = true;
     int n = 0;
+    serve(s, true, plain, wanted); /* builds what is missing */
+    tms_device *dev = faulty_device(s->r.context);
     for (; failed; n++) {
         const tamis_request_event *events;
         uint32_t n_events = 0;
+        asking how = loads ? plain : put;
+        how.salt = (uint8_t)(loads ? 0 : 1 + n % 255); /* of which the store has nothing */
         for (uint32_t i = 0; i < REQUESTS; i++)
-            add(&s, i, 0, &answers[i]);
+            add(s, i, how, &answers[i]);
         faulty_begin(dev, n, FAULTY_BEFORE);
         const tamis_status status =
-            tamis_scheduler_step(s.scheduler, &events, &n_events, &s.r.error);
+            tamis_scheduler_step(s->scheduler, &events, &n_events, &s->r.error);
         faulty_pause(dev);
         failed = status != TAMIS_OK;
-        if (failed) rig_refused(&s.r.error, status, FAULTY_STATUS, FAULTY_TEXT, "step");
+        if (failed) rig_refused(&s->r.error, status, FAULTY_STATUS, FAULTY_TEXT, "step");
         for (uint32_t e = 0; e < n_events; e++) /* a request whose logits were not read has ended */
             failed |= events[e].status != TAMIS_OK;
         if (!failed) break;
-        drop_scheduler(&s);
-        make_scheduler(&s, 0);
+        drop_scheduler(s);
+        make_scheduler(s, 0);
     }
     assert_true(n > 80);
-    finish(&s, answers);
+    finish(s, answers);
     expect_same(answers, wanted);
-    assert_int_equal(stats_of(&s).tokens_stored, REQUESTS * KEPT);
-    close_server(&s);
-    remove_folder();
+    assert_int_equal(stats_of(s).tokens_stored, loads ? REQUESTS * KEPT : 0);
+    assert_int_equal(stats_of(s).pages_put, loads ? 0 : REQUESTS * PAGES);
+}
+
+static void a_failing_device_leaves_nothing(void **state) {
+    (void)state;
+    for (int loads = 0; loads <= 1; loads++) {
+        server s;
+        make_folder();
+        open_server(&s, blend_models[0], true, 0);
+        if (loads) assert_int_equal(record(&s), PAGES);
+        fail_each_call(&s, loads);
+        close_server(&s);
+        remove_folder();
+    }
 }
 
 static void what_does_not_fit_is_refused(void **state) {
@@ -382,6 +484,15 @@ static void what_does_not_fit_is_refused(void **state) {
             .store_dtype = (tamis_dtype)-1);
     REFUSED(TAMIS_E_ARGUMENT, "reserved[3] of tamis_scheduler_params is 1",
             .reserved = {0, 0, 0, 1});
+    tamis_request request = {.tokens = blend_tokens, .n_tokens = 20, .max_new = 1, .n_stored = 21};
+    uint64_t id;
+    RIG_OK(&r, tamis_scheduler_create(r.runner, NULL, &scheduler, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "n_stored is 21, of 20 tokens",
+                tamis_scheduler_add(scheduler, &request, &id, &r.error));
+    request.n_stored = 20;
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "n_stored is 20; the scheduler has no store",
+                tamis_scheduler_add(scheduler, &request, &id, &r.error));
+    tamis_scheduler_destroy(&scheduler);
     rig_close(&r);
     tamis_eviction_default(TAMIS_EVICT_STREAMING, &how.eviction);
     how.load_dtypes = 1u << TAMIS_F32;
@@ -399,6 +510,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(pages_outlive_a_server),
                                        cmocka_unit_test(live_sequences_come_first),
                                        cmocka_unit_test(damage_costs_time_alone),
+                                       cmocka_unit_test(requests_fill_the_store),
+                                       cmocka_unit_test(missing_pages_are_put),
+                                       cmocka_unit_test(a_full_store_is_passed_over),
                                        cmocka_unit_test(a_failing_device_leaves_nothing),
                                        cmocka_unit_test(what_does_not_fit_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);

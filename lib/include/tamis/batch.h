@@ -106,7 +106,11 @@ typedef struct tamis_request {
     tamis_request_choose choose; /* NULL: the token with the largest logit */
     void *user;                  /* of choose; kept until the request has ended */
     uint8_t salt[16];            /* of the tenant, as in prefixes.h */
-    uint64_t reserved[4];        /* 0, else E_ARGUMENT */
+    /* Of its first tokens, such as a system prompt's: once these have been read, their full pages are put
+     * into the scheduler's store, where it lacks any. 0: none. */
+    uint32_t n_stored;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_request;
 
 /* Adds a request behind all others; *id is above 0 and grows. Enqueues nothing. Errors: E_ARGUMENT (NULL;
@@ -157,8 +161,9 @@ typedef struct tamis_scheduler_stats {
     uint64_t tokens_shared;    /* that were not run, since another sequence held them */
     uint64_t preempted, saved; /* saved: of the preempted */
     uint64_t tokens_stored;    /* that were not run, since they were loaded */
-    uint64_t store_failed;     /* pages and look-ups that the store could not read */
-    uint64_t reserved[6];
+    uint64_t pages_put;        /* into the store, or that were there meanwhile */
+    uint64_t store_failed;     /* times that the store could not read, or that pages were not put */
+    uint64_t reserved[5];
 } tamis_scheduler_stats;
 TAMIS_API void tamis_scheduler_get_stats(const tamis_scheduler *scheduler,
                                          tamis_scheduler_stats *out);
