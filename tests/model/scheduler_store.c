@@ -14,7 +14,7 @@
 #include <tamis/record.h>
 #include <unistd.h>
 
-enum { PAGE = 16, PAGES = 3, KEPT = PAGE * PAGES, NEW = 4, REQUESTS = 3 };
+enum { PAGE = 16, PAGES = 3, KEPT = PAGE * PAGES, NEW = 4, SMALL_ROWS = 20, REQUESTS = 3 };
 
 /* A process that serves requests. */
 typedef struct server {
@@ -66,21 +66,22 @@ static void remove_folder(void) {
 static void make_scheduler(server *s, uint32_t flags) {
     const tamis_scheduler_params params = {.flags = flags,
                                            .max_kept = flags ? 1 : 0,
+                                           .host_bytes = 1u << 30,
                                            .store = s->store,
                                            .store_tokens = s->store ? PAGE : 0};
     RIG_OK(&s->r, tamis_scheduler_create(s->r.runner, &params, &s->scheduler, &s->r.error));
 }
 
-/* `stored`: with a store of the folder. */
-static void open_server(server *s, const char *model, bool stored, uint32_t flags) {
+/* `stored`: with a store of the folder. A small one has room for 9 pages in each lane. */
+static void open_server(server *s, const char *model, bool stored, uint32_t flags, bool small) {
     char file[64];
     snprintf(file, sizeof file, "blends/%s.gguf", model);
     *s = (server){0};
     rig_open(&s->r, &(rig_params){.file = file,
                                   .max_sequences = REQUESTS,
-                                  .max_rows = 2 * BLEND_ROWS,
+                                  .max_rows = small ? SMALL_ROWS : 2 * BLEND_ROWS,
                                   .max_context = BLEND_CONTEXT,
-                                  .capacity_tokens = 4 * BLEND_CONTEXT,
+                                  .capacity_tokens = small ? 9 * PAGE : 4 * BLEND_CONTEXT,
                                   .load_dtypes = 1u << TAMIS_F32});
     const tamis_store_params disk = {.folder = folder};
     if (stored) RIG_OK(&s->r, tamis_store_create(&disk, &s->store, &s->r.error));
@@ -217,7 +218,7 @@ static void expect_began(const answer *answers, int32_t first, int32_t second, i
 /* Without a store. */
 static void serve_alone(const char *model, answer *wanted) {
     server s;
-    open_server(&s, model, false, 0);
+    open_server(&s, model, false, 0, false);
     serve(&s, true, plain, wanted);
     close_server(&s);
 }
@@ -228,7 +229,7 @@ static void serve_first(const char *model, answer *wanted) {
     answer answers[REQUESTS];
     tamis_scheduler_stats stats;
     serve_alone(model, wanted);
-    open_server(&s, model, true, 0);
+    open_server(&s, model, true, 0, false);
     for (uint32_t i = 0; i < REQUESTS; i++)
         add(&s, i, plain, &answers[i]);
     step(&s, answers);
@@ -250,7 +251,7 @@ static void pages_outlive_a_server(void **state) {
         tamis_scheduler_stats stats;
         make_folder();
         serve_first(blend_models[m], wanted);
-        open_server(&s, blend_models[m], true, 0);
+        open_server(&s, blend_models[m], true, 0, false);
         assert_int_equal(record(&s), 0);
         serve(&s, true, plain, answers);
         expect_same(answers, wanted);
@@ -277,7 +278,7 @@ static void live_sequences_come_first(void **state) {
     tamis_store_stats before, after;
     make_folder();
     serve_first(blend_models[0], wanted);
-    open_server(&s, blend_models[0], true, TAMIS_SCHEDULER_SHARE);
+    open_server(&s, blend_models[0], true, TAMIS_SCHEDULER_SHARE, false);
     tamis_store_get_stats(s.store, &before);
     serve(&s, false, plain, answers);
     expect_same(answers, wanted);
@@ -316,7 +317,7 @@ static void damage_costs_time_alone(void **state) {
     int removed = 0;
     make_folder();
     serve_first(blend_models[1], wanted);
-    open_server(&s, blend_models[1], true, 0);
+    open_server(&s, blend_models[1], true, 0, false);
     key_of(&s, 2, key);
     RIG_OK(&s.r, tamis_store_remove_key(s.store, key, &removed, &s.r.error));
     assert_int_equal(removed, 1);
@@ -347,7 +348,7 @@ static void requests_fill_the_store(void **state) {
         answer wanted[REQUESTS], answers[REQUESTS];
         make_folder();
         serve_alone(blend_models[m], wanted);
-        open_server(&s, blend_models[m], true, TAMIS_SCHEDULER_SHARE);
+        open_server(&s, blend_models[m], true, TAMIS_SCHEDULER_SHARE, false);
         serve(&s, true, put, answers);
         expect_same(answers, wanted);
         expect_began(answers, 0, 0, 0);
@@ -357,7 +358,7 @@ static void requests_fill_the_store(void **state) {
         assert_int_equal(stats_of(&s).pages_put, REQUESTS * PAGES);
         assert_int_equal(stats_of(&s).tokens_stored, 0);
         close_server(&s);
-        open_server(&s, blend_models[m], true, 0);
+        open_server(&s, blend_models[m], true, 0, false);
         assert_int_equal(record(&s), 0);
         serve(&s, true, plain, answers);
         expect_same(answers, wanted);
@@ -377,7 +378,7 @@ static void missing_pages_are_put(void **state) {
     int removed = 0;
     make_folder();
     serve_alone(blend_models[0], wanted);
-    open_server(&s, blend_models[0], true, TAMIS_SCHEDULER_SHARE);
+    open_server(&s, blend_models[0], true, TAMIS_SCHEDULER_SHARE, false);
     serve(&s, true, put, answers);
     key_of(&s, 1, key);
     RIG_OK(&s.r, tamis_store_remove_key(s.store, key, &removed, &s.r.error));
@@ -402,7 +403,7 @@ static void a_full_store_is_passed_over(void **state) {
     const tamis_store_params small = {.memory_bytes = 4096};
     make_folder();
     serve_alone(blend_models[0], wanted);
-    open_server(&s, blend_models[0], false, 0);
+    open_server(&s, blend_models[0], false, 0, false);
     tamis_scheduler_destroy(&s.scheduler);
     RIG_OK(&s.r, tamis_store_create(&small, &s.store, &s.r.error));
     make_scheduler(&s, 0);
@@ -410,6 +411,77 @@ static void a_full_store_is_passed_over(void **state) {
     expect_same(answers, wanted);
     assert_int_equal(stats_of(&s).pages_put, 0);
     assert_int_equal(stats_of(&s).store_failed, REQUESTS);
+    close_server(&s);
+    remove_folder();
+}
+
+/* A request that holds pages of each lane of a small server until it is cancelled. */
+static uint64_t add_large(server *s, uint32_t n_tokens) {
+    const tamis_request request = {
+        .tokens = blend_tokens, .n_tokens = n_tokens, .max_new = 20, .salt = {9}};
+    uint64_t id;
+    RIG_OK(&s->r, tamis_scheduler_add(s->scheduler, &request, &id, &s->r.error));
+    return id;
+}
+
+/* While a request that has recorded some of its prompt waits, somebody else puts more of it: it loads
+ * that, and puts what follows. */
+static void others_put_what_is_recorded(void **state) {
+    (void)state;
+    server s, other;
+    answer wanted[REQUESTS], answers[REQUESTS] = {{.began = -1}};
+    make_folder();
+    serve_alone(blend_models[0], wanted);
+    open_server(&s, blend_models[0], true, 0, true);
+    open_server(&other, blend_models[0], true, 0, false);
+    const uint64_t large = add_large(&s, BLEND_ROWS);
+    add(&s, 0, (asking){.n_stored = BLEND_ROWS}, &answers[0]);
+    while (stats_of(&s).preempted == 0)
+        step(&s, answers);
+    assert_int_equal(stats_of(&s).saved, 1);
+    assert_int_equal(answers[0].began, 0);
+    assert_int_equal(record(&other), PAGES);
+    RIG_OK(&s.r, tamis_scheduler_cancel(s.scheduler, large, &s.r.error));
+    finish(&s, answers);
+    assert_memory_equal(answers[0].tokens, wanted[0].tokens, sizeof wanted[0].tokens);
+    const uint32_t loaded = (uint32_t)stats_of(&s).tokens_stored;
+    assert_true(loaded > 0 && loaded < KEPT);
+    assert_int_equal(stats_of(&s).pages_put, BLEND_ROWS / PAGE - PAGES);
+    assert_int_equal(stats_of(&s).store_failed, 0);
+    serve(&other, true, plain, answers);
+    expect_same(answers, wanted);
+    expect_began(answers, BLEND_ROWS / PAGE * PAGE, KEPT, KEPT);
+    close_server(&s);
+    close_server(&other);
+    remove_folder();
+}
+
+/* A request that finds no room in many steps asks the store once. */
+static void who_waits_asks_once(void **state) {
+    (void)state;
+    server s;
+    answer wanted[REQUESTS], answers[REQUESTS] = {{.began = -1}};
+    tamis_store_stats before, after;
+    make_folder();
+    serve_first(blend_models[0], wanted);
+    open_server(&s, blend_models[0], true, 0, true);
+    const uint64_t large[] = {add_large(&s, BLEND_ROWS), add_large(&s, 40)}; /* 6 and 3 pages */
+    for (int i = 0; i < 7; i++)
+        step(&s, answers);
+    tamis_store_get_stats(s.store, &before);
+    add(&s, 0, plain, &answers[0]);
+    for (int i = 0; i < 3; i++)
+        step(&s, answers);
+    assert_int_equal(stats_of(&s).running, 2);
+    assert_int_equal(stats_of(&s).preempted, 0);
+    assert_int_equal(answers[0].began, -1);
+    for (int i = 0; i < 2; i++)
+        RIG_OK(&s.r, tamis_scheduler_cancel(s.scheduler, large[i], &s.r.error));
+    finish(&s, answers);
+    tamis_store_get_stats(s.store, &after);
+    assert_int_equal(answers[0].began, KEPT);
+    assert_memory_equal(answers[0].tokens, wanted[0].tokens, sizeof wanted[0].tokens);
+    assert_int_equal(after.hits - before.hits, PAGES);
     close_server(&s);
     remove_folder();
 }
@@ -453,7 +525,7 @@ static void a_failing_device_leaves_nothing(void **state) {
     for (int loads = 0; loads <= 1; loads++) {
         server s;
         make_folder();
-        open_server(&s, blend_models[0], true, 0);
+        open_server(&s, blend_models[0], true, 0, false);
         if (loads) assert_int_equal(record(&s), PAGES);
         fail_each_call(&s, loads);
         close_server(&s);
@@ -513,6 +585,8 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(requests_fill_the_store),
                                        cmocka_unit_test(missing_pages_are_put),
                                        cmocka_unit_test(a_full_store_is_passed_over),
+                                       cmocka_unit_test(others_put_what_is_recorded),
+                                       cmocka_unit_test(who_waits_asks_once),
                                        cmocka_unit_test(a_failing_device_leaves_nothing),
                                        cmocka_unit_test(what_does_not_fit_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
