@@ -5,32 +5,34 @@
 #define TAMIS_BATCH_H
 
 #include <tamis/model.h>
-#include <tamis/store.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+struct tamis_store; /* store.h, which libraries built without xxHash (TAMIS_STORE) lack */
+
 /* Runs requests over a runner, whose plan and cache it has to itself: no other steps, and no other
- * sequences that take pages. Owns the sequences of its requests. Thread-safety: as the runner's
- * context; a server adds requests between steps.
+ * sequences that take pages, but those of tamis_runner_record_prefix between two of its steps.
+ * Owns the sequences of its requests. Thread-safety: as the runner's context; a server adds
+ * requests between steps.
  *
  * Its rules, from which the order of events follows. Requests have the order in which they were added,
  * and an earlier one never waits for a later one:
  *
  * 1. A step takes one row of each request whose prompt has been read, in order, then chunks of
- *    prompts, in order, each as long as the budget of rows allows. Of a chunk the rows that lie in pages
- *    of the store, where there is one, are loaded; the others are run.
+ *    prompts, in order, each as long as the budget of rows allows. Of a chunk the rows that lie in
+ *    pages of the store, where there is one, are loaded; the others are run.
  * 2. While rows of the budget are left, and fewer than max_running requests run, the first request that
  *    waits begins, or goes on, in the same step. One that was saved does so once there is room for the
  *    pages that it held, and for one more in each lane of all that would run; where none runs, at
- *    once. Kept sequences make room for it. One that begins looks for its prompt in live sequences, then
- *    for what follows in the store.
+ *    once. Kept sequences make room for it. One that begins looks for its prompt in live sequences,
+ *    then for what follows in the store.
  * 3. If the cache lacks pages for the step (tamis_plan_step_pages), the kept sequence that ended first
  *    is removed; when none is left, the last of the running requests makes room: if it was to begin in
  *    this step it waits on, else it is preempted, and waits in its old place. This is repeated until
- *    the step fits. A request that is alone and does not fit ends with E_FULL. Rows that are loaded take
- *    pages as others do.
+ *    the step fits. A request that is alone and does not fit ends with E_FULL. Rows that are loaded
+ *    take pages as others do.
  *
  * So the first request always goes on, and no request starves. What a preempted request has computed is
  * saved to host memory (saved.h) and restored when it goes on; where host_bytes does not suffice, its
@@ -56,32 +58,40 @@ typedef struct tamis_scheduler_params {
                              requests, for prompts that begin alike */
     uint32_t flags;       /* TAMIS_SCHEDULER_*, or-ed */
     uint64_t host_bytes;  /* that saved sequences may take together */
-    tamis_store *store;   /* the caller's, until the scheduler is destroyed; NULL: nothing is loaded */
-    uint32_t store_tokens;   /* of a page there: page_tokens of tamis_runner_record_prefix */
+    /* The caller's, until the scheduler is destroyed; NULL: nothing is loaded. */
+    struct tamis_store *store;
+    uint32_t store_tokens;   /* of a page there; 1 or more with a store */
     tamis_dtype store_dtype; /* of its planes, which must be in the plan's load_dtypes */
     uint64_t reserved[4];    /* 0, else E_ARGUMENT */
 } tamis_scheduler_params;
 
-/* A scheduler with a store loads the pages of prefixes that tamis_runner_record_prefix has put there
- * (record.h), in this process or another one, under the request's salt, over a cache of the same dtype.
- * It puts none there: a prompt that others begin with is recorded once by that call, between two steps
- * of the scheduler; it takes pages of the cache meanwhile, and computes nothing where the store has all
- * pages. The prompt's last token is always run. Pages of f32 give the K and V of the run that recorded
- * them, bit for bit; narrower ones are rounded.
+/* A scheduler with a store loads beginnings of prompts from it: pages of prefixes, of store_tokens
+ * each, that a request (n_stored) or tamis_runner_record_prefix (record.h) has put there, in this
+ * process or another one, under the request's salt, over a cache of the same dtype. The prompt's
+ * last token is always run. K and V of f32 pages are those of the run that they were taken from,
+ * bit for bit; narrower ones are rounded.
  *
- * A request asks the store once, when it begins, for the pages behind those that it shares: that reads
- * a header of each page and pins it until it is loaded. Loading reads K and V of each page, layer by layer, and
- * uploads them, while the step's other rows wait; it takes no more rows in a step than the budget has. A
- * page that is damaged or cannot be read costs time alone: the rows from it on are run, in the same
- * step, and `store_failed` counts it.
+ * A request asks the store once, when it begins: that reads a header of each page behind those
+ * that it shares, and pins it until it is loaded. Loading reads K and V of these pages, layer by
+ * layer, and uploads them; it takes no more rows in a step than the budget has, for which the
+ * step's other rows wait. A page that is damaged or cannot be read costs time alone: the rows from
+ * it on are run, in the same step.
  *
- * params may be NULL. A runner has one scheduler at most (E_STATE). Reads all weights back from the device
- * where there is a store and the model's fingerprint is not known yet, and waits. Errors: E_ARGUMENT (NULL;
- * max_rows or max_running above the plan's; an unknown flag; a plan with TAMIS_PLAN_FIXED_LAUNCHES; a store
- * without store_tokens, or either of its fields without a store; a store_dtype that the plan does not load;
- * a reserved field); E_UNSUPPORTED (what a flag excludes; a store with an eviction, with a runner whose
- * scale, soft cap or sliding window is not the model's own, with a model whose layers are rotated in two ways,
- * or in a library without xxHash); E_NO_MEMORY; E_DEVICE. */
+ * A request with n_stored that finds all of these pages there is like any other. Else it begins
+ * with what the store has and shares nothing, so that what is missing is run. K and V of these
+ * rows are read in each layer of the steps that run them, which waits for the device, and lie in
+ * host memory until the last of the pages is complete; then the pages are put into all tiers that
+ * take them, as by tamis_store_put, and the step waits for that. Pages that are not put cost
+ * nothing else.
+ *
+ * params may be NULL. A runner has one scheduler at most (E_STATE). Reads all weights back from
+ * the device where there is a store and the model's fingerprint is not known yet, and waits.
+ * Errors: E_ARGUMENT (NULL; max_rows or max_running above the plan's; an unknown flag; a plan with
+ * TAMIS_PLAN_FIXED_LAUNCHES; a store without store_tokens, or either of its fields without a
+ * store; a store_dtype that the plan does not load; a reserved field); E_UNSUPPORTED (what a flag
+ * excludes; a store with an eviction, with a runner whose scale, soft cap or sliding window is not
+ * the model's own, with a model whose layers are rotated in two ways, or in a library without
+ * xxHash); E_NO_MEMORY; E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_create(tamis_runner *runner,
                                                                const tamis_scheduler_params *params,
                                                                tamis_scheduler **out,
@@ -106,8 +116,8 @@ typedef struct tamis_request {
     tamis_request_choose choose; /* NULL: the token with the largest logit */
     void *user;                  /* of choose; kept until the request has ended */
     uint8_t salt[16];            /* of the tenant, as in prefixes.h */
-    /* Of its first tokens, such as a system prompt's: once these have been read, their full pages are put
-     * into the scheduler's store, where it lacks any. 0: none. */
+    /* Of its first tokens, such as a system prompt's: once these have been read, their full pages
+     * are put into the scheduler's store, where it lacks any. 0: none. */
     uint32_t n_stored;
     uint32_t reserved32;  /* 0, else E_ARGUMENT */
     uint64_t reserved[3]; /* 0, else E_ARGUMENT */
@@ -144,9 +154,9 @@ typedef struct tamis_request_event {
  * the step does before it runs comes before its tokens, which come in the order of its rows. There may
  * be none: a chunk in the midst of a prompt tells of nothing. Whether requests are left is in
  * tamis_scheduler_get_stats. After an error the requests are as they were, but those that began or were
- * preempted, whose events come with the next step, and those of which rows were loaded; the call may be
- * repeated: E_NO_MEMORY, what tamis_runner_step and tamis_plan_load_rows answer, and what tamis_chunk_read
- * answers but E_DAMAGED and E_IO. E_DEVICE is for good, as with any call on its context. Waits. */
+ * preempted, whose events come with the next step, and those of which rows were loaded; the call
+ * may be repeated: E_NO_MEMORY, and what tamis_runner_step and tamis_plan_load_rows answer.
+ * E_DEVICE is for good, as with any call on its context. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_step(tamis_scheduler *scheduler,
                                                              const tamis_request_event **events,
                                                              uint32_t *n, tamis_error *error);
