@@ -18,7 +18,7 @@ set(TAMIS_QUICK_TESTS
     "cli-(answer|progress|chat|chat-templates|compare-text)|bench-queue|blend-gate|eval-blend"
     "example-.*"
     "model-(gguf|parts|vocab|sample|tokens)"
-    "model-(arguments|faults|launches|required_ops|runner|passkey|families|fingerprint|record)-reference"
+    "model-(arguments|faults|launches|required_ops|runner|passkey|families|fingerprint|record|scheduler_store)-reference"
     "store-(calls|shelves|tiers|prefix|model|damage|kill|full|processes|threads|faults|redis.*)"
     "blend-(rows|question_rows|share|loader|trials|(prefix|question)-reference)")
 set(TAMIS_LONG_TESTS

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Puts the K and V of a chunk's tokens, computed by an ordinary forward pass, into a store. */
-#include "lib/model/model.h"
-#include <tamis/record.h>
+#include "lib/model/recording.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -46,110 +45,15 @@ tamis_status tamis_record_id(tamis_model *model, const tamis_record_params *para
     return TAMIS_OK;
 }
 
-/* ---- Narrower types ---------------------------------------------------------------------------- */
-
-static uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-/* Finite f32 to f16, to nearest even; infinity where f16 does not hold it. */
-static uint16_t narrow_f16(float value) {
-    const uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
-    if (size >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* from 65520 on */
-    if (size < 0x38800000u)                                     /* below 2^-14: in steps of 2^-24 */
-        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(value) * 0x1p24f));
-    return (uint16_t)(sign | ((size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13));
-}
-
-/* Finite f32 to bf16, to nearest even; infinity where bf16 does not hold it. */
-static uint16_t narrow_bf16(float value) {
-    const uint32_t bits = bits_of(value);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-
-/* Whether `to` holds a finite value. */
-static bool narrow(tamis_dtype dtype, float value, uint16_t *to) {
-    const bool half = dtype == TAMIS_F16;
-    *to = half ? narrow_f16(value) : narrow_bf16(value);
-    return (*to & 0x7fffu) < (half ? 0x7c00u : 0x7f80u);
-}
-
-/* ---- Planes ------------------------------------------------------------------------------------ */
-
-/* A chunk that is being recorded. */
-typedef struct recording {
-    tamis_runner *runner;
-    uint32_t width;   /* elements of a row of a plane */
-    uint32_t n_sink;  /* rows that are dropped */
-    uint32_t done;    /* rows of the steps before */
-    uint8_t **planes; /* [2 * n_layers]: K of each layer, then V of each */
-    float *wide;      /* [max_rows][width]: a step's rows, where planes are narrower; else NULL */
-    tamis_chunk_id id;
-} recording;
-
-/* Rows of a plane from `first` on, as they come. */
-static tamis_status put_rows(const recording *r, const char *name, uint32_t layer, uint8_t *plane,
-                             uint32_t first, const float *rows, uint32_t n, tamis_error *error) {
-    const tamis_dtype dtype = r->id.shape.dtype;
-    uint16_t *to = (uint16_t *)plane + (uint64_t)first * r->width;
-    for (uint64_t i = 0; i < (uint64_t)n * r->width; ++i) {
-        const bool held =
-            isfinite(rows[i]) && (dtype == TAMIS_F32 || narrow(dtype, rows[i], &to[i]));
-        TMS_REQUIRE(
-            held, TAMIS_E_UNSUPPORTED,
-            "%s of layer %u has %g at token %llu of the chunk, which a record of %s does not "
-            "take",
-            name, layer, (double)rows[i], (unsigned long long)(first + i / r->width),
-            tamis_dtype_name(dtype));
-    }
-    return TAMIS_OK;
-}
+/* ---- The pass ---------------------------------------------------------------------------------- */
 
 /* Takes the rows of the chunk out of a step's rows of a layer. */
 static tamis_status take(void *user, uint32_t layer, uint32_t n_rows, tamis_error *error) {
-    static const char *const names[] = {"K", "V"};
-    static const tms_activation which[] = {TMS_K, TMS_V};
-    const recording *r = user;
-    const uint32_t skip = r->n_sink > r->done ? r->n_sink - r->done : 0;
-    if (skip >= n_rows) return TAMIS_OK;
-    const uint32_t n = n_rows - skip, first = r->done + skip - r->n_sink;
-    const uint64_t row = (uint64_t)r->width * sizeof(float);
-    for (int part = 0; part < 2; ++part) {
-        uint8_t *plane = r->planes[part * r->id.shape.n_layers + layer];
-        float *rows = r->wide ? r->wide : (float *)plane + (uint64_t)first * r->width;
-        TMS_TRY(
-            tamis_buffer_read(r->runner->buffers[which[part]], skip * row, rows, n * row, error));
-        TMS_TRY(put_rows(r, names[part], layer, plane, first, rows, n, error));
-    }
-    return TAMIS_OK;
+    return tms_recording_take(user, layer, 0, n_rows, error);
 }
-
-static void free_planes(recording *r) {
-    for (uint32_t i = 0; r->planes && i < 2 * r->id.shape.n_layers; ++i)
-        free(r->planes[i]);
-    free(r->planes);
-    free(r->wide);
-}
-
-static tamis_status make_planes(recording *r, tamis_error *error) {
-    const tamis_chunk_shape *shape = &r->id.shape;
-    const uint64_t bytes = tamis_chunk_plane_bytes(shape, r->id.n_tokens);
-    const uint64_t step = (uint64_t)r->runner->limits.max_rows * r->width * sizeof(float);
-    bool all = (r->planes = calloc(2 * (size_t)shape->n_layers, sizeof *r->planes)) != NULL;
-    for (uint32_t i = 0; all && i < 2 * shape->n_layers; ++i)
-        all = (r->planes[i] = malloc(bytes)) != NULL;
-    if (all && shape->dtype != TAMIS_F32) all = (r->wide = malloc(step)) != NULL;
-    TMS_REQUIRE(all, TAMIS_E_NO_MEMORY, "no memory for %u planes of %llu bytes",
-                2 * shape->n_layers, (unsigned long long)bytes);
-    return TAMIS_OK;
-}
-
-/* ---- The pass ---------------------------------------------------------------------------------- */
 
 /* Steps over the sink's tokens and the chunk's. */
-static tamis_status run_steps(recording *r, tamis_sequence sequence, const int32_t *tokens,
+static tamis_status run_steps(tms_recording *r, tamis_sequence sequence, const int32_t *tokens,
                               uint32_t count, tamis_error *error) {
     const uint32_t most = r->runner->limits.max_rows;
     for (r->done = 0; r->done < count;) {
@@ -161,7 +65,8 @@ static tamis_status run_steps(recording *r, tamis_sequence sequence, const int32
 }
 
 /* On a sequence of its own, without the caller's observer. */
-static tamis_status run(recording *r, const int32_t *tokens, uint32_t count, tamis_error *error) {
+static tamis_status run(tms_recording *r, const int32_t *tokens, uint32_t count,
+                        tamis_error *error) {
     tamis_runner *runner = r->runner;
     const tamis_runner_observer observer = runner->observer;
     tamis_sequence sequence = 0;
@@ -179,7 +84,7 @@ static tamis_status run(recording *r, const int32_t *tokens, uint32_t count, tam
     return status == TAMIS_OK ? removed : status;
 }
 
-static tamis_status put(const recording *r, tamis_store *store, uint32_t tiers,
+static tamis_status put(const tms_recording *r, tamis_store *store, uint32_t tiers,
                         tamis_error *error) {
     const tamis_chunk_planes planes = {.id = r->id,
                                        .k = (const void *const *)r->planes,
@@ -189,7 +94,7 @@ static tamis_status put(const recording *r, tamis_store *store, uint32_t tiers,
 }
 
 /* The sink's tokens and the chunk's, one after another; the caller frees them. */
-static tamis_status join(const recording *r, const int32_t *sink, int32_t **out,
+static tamis_status join(const tms_recording *r, const int32_t *sink, int32_t **out,
                          tamis_error *error) {
     const uint32_t n = r->id.n_tokens;
     const size_t count = (size_t)r->n_sink + n;
@@ -219,7 +124,7 @@ static tamis_status check_limits(const tamis_runner *runner, const tamis_record_
 }
 
 /* Checks the call, and makes the id of the tokens. */
-static tamis_status prepare(recording *r, tamis_runner *runner, const tamis_store *store,
+static tamis_status prepare(tms_recording *r, tamis_runner *runner, const tamis_store *store,
                             const tamis_record_params *params, const int32_t *tokens,
                             uint32_t n_tokens, tamis_error *error) {
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
@@ -228,23 +133,25 @@ static tamis_status prepare(recording *r, tamis_runner *runner, const tamis_stor
     TMS_TRY(tms_check_tokens(runner, tokens, n_tokens, error));
     TMS_TRY(check_limits(runner, params, n_tokens, error));
     const tms_config *config = &runner->model->config;
-    *r = (recording){
+    *r = (tms_recording){
         .runner = runner, .width = config->n_kv_heads * config->head_dim, .n_sink = params->n_sink};
-    return tamis_record_id(runner->model, params, tokens, n_tokens, &r->id, error);
+    TMS_TRY(tamis_record_id(runner->model, params, tokens, n_tokens, &r->id, error));
+    r->n_rows = n_tokens;
+    return TAMIS_OK;
 }
 
 tamis_status tamis_runner_record(tamis_runner *runner, tamis_store *store,
                                  const tamis_record_params *params, const int32_t *tokens,
                                  uint32_t n_tokens, tamis_error *error) {
     TMS_ENTER_RUNNER(runner);
-    recording r;
+    tms_recording r;
     int32_t *all = NULL;
     TMS_TRY(prepare(&r, runner, store, params, tokens, n_tokens, error));
     tamis_status status = join(&r, params->sink, &all, error);
-    if (status == TAMIS_OK) status = make_planes(&r, error);
+    if (status == TAMIS_OK) status = tms_recording_open(&r, error);
     if (status == TAMIS_OK) status = run(&r, all, r.n_sink + n_tokens, error);
     if (status == TAMIS_OK) status = put(&r, store, params->tiers, error);
-    free_planes(&r);
+    tms_recording_close(&r);
     free(all);
     return status;
 }
@@ -252,7 +159,8 @@ tamis_status tamis_runner_record(tamis_runner *runner, tamis_store *store,
 /* ---- What a sequence holds ------------------------------------------------------------------- */
 
 /* The sequence holds all of its tokens, in every lane, and they are enough. */
-static tamis_status check_held(const recording *r, tamis_sequence sequence, tamis_error *error) {
+static tamis_status check_held(const tms_recording *r, tamis_sequence sequence,
+                               tamis_error *error) {
     uint32_t length = 0, evicted_at = 0;
     TMS_TRY(tamis_cache_length(r->runner->cache, sequence, &length, &evicted_at, error));
     TMS_REQUIRE(length >= r->n_sink && length - r->n_sink >= r->id.n_tokens, TAMIS_E_ARGUMENT,
@@ -285,7 +193,8 @@ static void undo(const tamis_runner *runner, const float *norm, uint32_t positio
 }
 
 /* Rows of one head among those of all. */
-static void spread(const recording *r, uint32_t head, const float *from, uint32_t n, float *rows) {
+static void spread(const tms_recording *r, uint32_t head, const float *from, uint32_t n,
+                   float *rows) {
     const uint32_t dim = r->id.shape.head_dim;
     for (uint32_t row = 0; row < n; ++row)
         memcpy(rows + (uint64_t)row * r->width + head * dim, from + (uint64_t)row * dim,
@@ -301,7 +210,7 @@ typedef struct held_rows {
 } held_rows;
 
 /* Rows [first, first + n) of the chunk: K (part 0) or V of a layer. */
-static tamis_status take_held(const recording *r, const held_rows *h, uint32_t layer, int part,
+static tamis_status take_held(const tms_recording *r, const held_rows *h, uint32_t layer, int part,
                               const float *norm, uint32_t first, uint32_t n, tamis_error *error) {
     static const char *const names[] = {"K", "V"};
     uint8_t *plane = r->planes[part * r->id.shape.n_layers + layer];
@@ -313,10 +222,10 @@ static tamis_status take_held(const recording *r, const held_rows *h, uint32_t l
         if (k) undo(r->runner, norm, at, n, k);
         spread(r, head, h->of_head, n, rows);
     }
-    return put_rows(r, names[part], layer, plane, first, rows, n, error);
+    return tms_recording_put_rows(r, names[part], layer, plane, first, rows, n, error);
 }
 
-static tamis_status take_layer(const recording *r, const held_rows *h, uint32_t layer,
+static tamis_status take_layer(const tms_recording *r, const held_rows *h, uint32_t layer,
                                tamis_error *error) {
     tamis_buffer *weights = r->runner->model->weights.layers[layer].weights[TMS_ATTN_K_NORM].buffer;
     const float *norm = weights ? h->norm : NULL;
@@ -331,7 +240,8 @@ static tamis_status take_layer(const recording *r, const held_rows *h, uint32_t 
     return TAMIS_OK;
 }
 
-static tamis_status take_sequence(const recording *r, tamis_sequence sequence, tamis_error *error) {
+static tamis_status take_sequence(const tms_recording *r, tamis_sequence sequence,
+                                  tamis_error *error) {
     const uint64_t dim = r->id.shape.head_dim;
     held_rows h = {.sequence = sequence, .most = r->runner->limits.max_rows};
     h.of_head = malloc(h.most * dim * sizeof *h.of_head);
@@ -351,20 +261,20 @@ tamis_status tamis_runner_record_sequence(tamis_runner *runner, tamis_store *sto
                                           tamis_sequence sequence, const int32_t *tokens,
                                           uint32_t n_tokens, tamis_error *error) {
     TMS_ENTER_RUNNER(runner);
-    recording r;
+    tms_recording r;
     TMS_TRY(prepare(&r, runner, store, params, tokens, n_tokens, error));
     TMS_TRY(check_held(&r, sequence, error));
-    tamis_status status = make_planes(&r, error);
+    tamis_status status = tms_recording_open(&r, error);
     if (status == TAMIS_OK) status = take_sequence(&r, sequence, error);
     if (status == TAMIS_OK) status = put(&r, store, params->tiers, error);
-    free_planes(&r);
+    tms_recording_close(&r);
     return status;
 }
 
 /* ---- Prefixes -------------------------------------------------------------------------------- */
 
 /* How many pages the store has, from the first on. What cannot be read counts as missing. */
-static tamis_status count_pages(const recording *r, tamis_store *store, uint32_t page_tokens,
+static tamis_status count_pages(const tms_recording *r, tamis_store *store, uint32_t page_tokens,
                                 size_t n_pages, size_t *found, tamis_error *error) {
     tamis_chunk **chunks = calloc(n_pages, sizeof *chunks);
     TMS_REQUIRE(chunks, TAMIS_E_NO_MEMORY, "no memory for %zu pages", n_pages);
@@ -376,47 +286,12 @@ static tamis_status count_pages(const recording *r, tamis_store *store, uint32_t
     return status == TAMIS_E_IO ? TAMIS_OK : status;
 }
 
-/* Puts a page out of the planes of the whole prefix; `planes` has room for those of a page. */
-static tamis_status put_page(const recording *r, tamis_store *store, uint32_t tiers, size_t page,
-                             uint32_t page_tokens, const uint8_t (*keys)[16], const void **planes,
-                             tamis_error *error) {
-    const uint32_t n_layers = r->id.shape.n_layers;
-    const uint64_t from = page * tamis_chunk_plane_bytes(&r->id.shape, page_tokens);
-    tamis_chunk_planes out = {.id = r->id, .k = planes, .v = planes + n_layers, .tiers = tiers};
-    for (uint32_t i = 0; i < 2 * n_layers; ++i)
-        planes[i] = r->planes[i] + from;
-    out.id.tokens += page * page_tokens;
-    out.id.n_tokens = page_tokens;
-    if (page > 0) memcpy(out.id.parent, keys[page - 1], sizeof out.id.parent);
-    return tamis_store_put(store, &out, error);
-}
-
-static tamis_status put_pages(const recording *r, tamis_store *store, uint32_t tiers, size_t found,
-                              size_t n_pages, uint32_t page_tokens, uint32_t *n_stored,
-                              tamis_error *error) {
-    const void **planes = calloc(2 * (size_t)r->id.shape.n_layers, sizeof *planes);
-    uint8_t(*keys)[16] = calloc(n_pages, sizeof *keys);
-    tamis_status status;
-    if (!planes || !keys)
-        status = tms_model_fail(error, TAMIS_E_NO_MEMORY, "no memory for the keys of %zu pages",
-                                n_pages);
-    else
-        status = tamis_prefix_keys(&r->id, page_tokens, keys, n_pages, &n_pages, error);
-    for (size_t page = found; status == TAMIS_OK && page < n_pages; ++page) {
-        status = put_page(r, store, tiers, page, page_tokens, keys, planes, error);
-        *n_stored += status == TAMIS_OK;
-    }
-    free(keys);
-    free(planes);
-    return status;
-}
-
 tamis_status tamis_runner_record_prefix(tamis_runner *runner, tamis_store *store,
                                         const tamis_record_params *params, const int32_t *tokens,
                                         uint32_t n_tokens, uint32_t page_tokens, uint32_t *n_stored,
                                         tamis_error *error) {
     TMS_ENTER_RUNNER(runner);
-    recording r;
+    tms_recording r;
     uint32_t stored = 0;
     size_t found = 0;
     TMS_REQUIRE(page_tokens > 0, TAMIS_E_ARGUMENT, "page_tokens is 0");
@@ -425,16 +300,17 @@ tamis_status tamis_runner_record_prefix(tamis_runner *runner, tamis_store *store
                 params ? params->n_sink : 0);
     TMS_TRY(prepare(&r, runner, store, params, tokens, n_tokens, error));
     const size_t n_pages = n_tokens / page_tokens;
-    r.id.n_tokens = (uint32_t)n_pages * page_tokens;
+    r.id.n_tokens = r.n_rows = (uint32_t)n_pages * page_tokens;
     if (n_stored) *n_stored = 0;
     if (n_pages == 0) return TAMIS_OK;
     TMS_TRY(count_pages(&r, store, page_tokens, n_pages, &found, error));
     if (found == n_pages) return TAMIS_OK;
-    tamis_status status = make_planes(&r, error);
+    tamis_status status = tms_recording_open(&r, error);
     if (status == TAMIS_OK) status = run(&r, tokens, r.id.n_tokens, error);
     if (status == TAMIS_OK)
-        status = put_pages(&r, store, params->tiers, found, n_pages, page_tokens, &stored, error);
-    free_planes(&r);
+        status = tms_recording_put_pages(&r, store, params->tiers, found, n_pages, page_tokens,
+                                         &stored, error);
+    tms_recording_close(&r);
     if (n_stored) *n_stored = stored;
     return status;
 }

@@ -26,6 +26,10 @@ static tamis_status fill_params(const tamis_plan_params *limits, tamis_scheduler
                 "max_rows is %u; the plan's is %u", p->max_rows, limits->max_rows);
     TMS_REQUIRE(p->max_running <= most, TAMIS_E_ARGUMENT,
                 "max_running is %u; the plan decodes %u sequences in a step", p->max_running, most);
+    TMS_REQUIRE(p->store || (p->store_tokens == 0 && p->store_dtype == 0), TAMIS_E_ARGUMENT,
+                "store_tokens is %u and store_dtype %s without a store", p->store_tokens,
+                tamis_dtype_name(p->store_dtype));
+    TMS_REQUIRE(!p->store || p->store_tokens > 0, TAMIS_E_ARGUMENT, "store_tokens is 0");
     TMS_REQUIRE(p->max_kept == 0 || p->flags & TAMIS_SCHEDULER_SHARE, TAMIS_E_ARGUMENT,
                 "max_kept is %u without TAMIS_SCHEDULER_SHARE", p->max_kept);
     if (p->max_rows == 0) p->max_rows = limits->max_rows;
@@ -41,6 +45,9 @@ static tamis_status check_plan(const tamis_plan_params *limits, const tamis_sche
     TMS_REQUIRE(!(p->flags & TAMIS_SCHEDULER_SHARE) || limits->eviction.kind == TAMIS_EVICT_NONE,
                 TAMIS_E_UNSUPPORTED,
                 "TAMIS_SCHEDULER_SHARE with eviction %s, which may take tokens from any sequence",
+                tamis_eviction_name(limits->eviction.kind));
+    TMS_REQUIRE(!p->store || limits->eviction.kind == TAMIS_EVICT_NONE, TAMIS_E_UNSUPPORTED,
+                "a store with eviction %s, for which rows that are loaded lack queries and weights",
                 tamis_eviction_name(limits->eviction.kind));
     TMS_REQUIRE(limits->eviction.kind != TAMIS_EVICT_CALLER, TAMIS_E_UNSUPPORTED,
                 "eviction caller: a scheduler has no scores of the caller's");
@@ -62,6 +69,7 @@ static tamis_status make(tamis_scheduler *scheduler, tamis_error *error) {
     TMS_REQUIRE(scheduler->kept && scheduler->runs && scheduler->of && scheduler->next &&
                     scheduler->logits,
                 TAMIS_E_NO_MEMORY, "no memory for a scheduler of %zu requests", n);
+    TMS_TRY(tms_stored_open(scheduler, error));
     if (!(p->flags & TAMIS_SCHEDULER_SHARE)) return TAMIS_OK;
     return tamis_prefixes_create(scheduler->runner->cache, &scheduler->prefixes, error);
 }
@@ -96,6 +104,8 @@ static void remove_quietly(const tamis_scheduler *scheduler, tamis_sequence sequ
 void tms_request_free(tamis_scheduler *scheduler, tms_request *request) {
     if (request->sequence) remove_quietly(scheduler, request->sequence);
     scheduler->stats.saved_bytes -= request->saved.room;
+    tms_stored_release(request);
+    tms_put_release(request);
     free(request->saved.data);
     free(request->tokens);
     free(request->stops);
@@ -110,6 +120,7 @@ void tamis_scheduler_destroy(tamis_scheduler **out) {
     for (uint32_t i = 0; i < scheduler->n_kept; i++)
         remove_quietly(scheduler, scheduler->kept[i]);
     tamis_prefixes_destroy(&scheduler->prefixes);
+    tms_stored_close(scheduler);
     if (scheduler->runner) scheduler->runner->known_as = NULL;
     void *memories[] = {scheduler->requests, scheduler->kept,   scheduler->runs,  scheduler->of,
                         scheduler->next,     scheduler->logits, scheduler->events};
@@ -134,6 +145,12 @@ static tamis_status check_request(const tamis_scheduler *scheduler, const tamis_
     TMS_REQUIRE((uint64_t)r->n_tokens + r->max_new - 1 <= longest, TAMIS_E_ARGUMENT,
                 "a prompt of %u tokens and %u new ones exceed max_context %u", r->n_tokens,
                 r->max_new, longest);
+    TMS_REQUIRE(r->reserved32 == 0, TAMIS_E_ARGUMENT, "reserved32 is %u; it must be 0",
+                r->reserved32);
+    TMS_REQUIRE(r->n_stored <= r->n_tokens, TAMIS_E_ARGUMENT, "n_stored is %u, of %u tokens",
+                r->n_stored, r->n_tokens);
+    TMS_REQUIRE(r->n_stored == 0 || scheduler->params.store, TAMIS_E_ARGUMENT,
+                "n_stored is %u; the scheduler has no store", r->n_stored);
     TMS_REQUIRE(r->stops || r->n_stops == 0, TAMIS_E_ARGUMENT, "stops is NULL, n_stops %u",
                 r->n_stops);
     return TAMIS_OK;
@@ -146,6 +163,7 @@ static tms_request *copy_request(const tamis_request *r) {
                              .n_known = r->n_tokens,
                              .max_new = r->max_new,
                              .n_stops = r->n_stops,
+                             .n_stored = r->n_stored,
                              .choose = r->choose,
                              .user = r->user};
     memcpy(request->salt, r->salt, sizeof request->salt);
@@ -371,7 +389,7 @@ static void tell_begun(tamis_scheduler *scheduler) {
         request->fresh = false;
         tms_scheduler_tell(scheduler, request,
                            request->began ? TAMIS_REQUEST_RESUMED : TAMIS_REQUEST_BEGAN,
-                           (int32_t)request->n_done, TAMIS_OK);
+                           (int32_t)tms_stored_reach(scheduler, request), TAMIS_OK);
         if (!request->began) scheduler->stats.tokens_shared += request->n_done;
         request->began = true;
     }
@@ -451,13 +469,33 @@ static tamis_status advance(tamis_scheduler *scheduler, uint32_t first, uint32_t
 static tamis_status run_some(tamis_scheduler *scheduler, uint32_t first, uint32_t n,
                              tamis_error *error) {
     if (n == 0) return TAMIS_OK;
-    TMS_TRY(
-        tamis_runner_step(scheduler->runner, scheduler->runs + first, n, scheduler->next, error));
+    TMS_TRY(tms_put_step(scheduler, first, n, error));
     scheduler->stats.steps++;
     return advance(scheduler, first, n, error);
 }
 
+/* Loads what the store has of the runs' rows; the runs are what is left. */
+static tamis_status load_stored(tamis_scheduler *scheduler, tamis_error *error) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < scheduler->n_runs; i++) {
+        tms_request *request = scheduler->of[i];
+        tamis_run run = scheduler->runs[i];
+        uint32_t loaded = 0;
+        if (run.flags & TAMIS_RUN_EXACT)
+            TMS_TRY(tms_stored_load(scheduler, request, run.n_tokens, &loaded, error));
+        if (loaded > 0) TMS_TRY(tms_scheduler_share(scheduler, request, error));
+        run.tokens += loaded;
+        run.n_tokens -= loaded;
+        scheduler->of[n] = request;
+        scheduler->runs[n] = run;
+        n += run.n_tokens > 0;
+    }
+    scheduler->n_runs = n;
+    return TAMIS_OK;
+}
+
 static tamis_status run(tamis_scheduler *scheduler, tamis_error *error) {
+    TMS_TRY(load_stored(scheduler, error));
     const uint32_t n = scheduler->n_runs;
     uint32_t n_decoding = 0;
     while (n_decoding < n && !(scheduler->runs[n_decoding].flags & TAMIS_RUN_EXACT))

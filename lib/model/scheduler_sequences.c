@@ -77,11 +77,14 @@ static tamis_status restore(tamis_scheduler *scheduler, tms_request *request, ta
     return tms_scheduler_share(scheduler, request, error);
 }
 
-/* A fork of what another sequence holds of the prompt, or an empty sequence. */
+/* A fork of what another sequence holds of the prompt, or an empty sequence. What follows may be in the
+ * store. What is to be put there is run, and not forked. */
 static tamis_status start(tamis_scheduler *scheduler, tms_request *request, tamis_error *error) {
     uint32_t shared = 0;
     request->sequence = 0;
-    if (scheduler->prefixes)
+    request->n_done = 0;
+    TMS_TRY(tms_put_find(scheduler, request, error));
+    if (scheduler->prefixes && !request->puts)
         TMS_TRY(tamis_prefixes_fork(scheduler->prefixes, request->tokens, request->n_prompt,
                                     request->salt, 0, &request->sequence, &shared, error));
     if (request->sequence == 0)
@@ -93,9 +96,10 @@ static tamis_status start(tamis_scheduler *scheduler, tms_request *request, tami
 tamis_status tms_scheduler_begin(tamis_scheduler *scheduler, tms_request *request,
                                  tamis_error *error) {
     request->fresh = true;
-    if (request->sequence) return TAMIS_OK; /* of a call that failed behind this */
-    return request->saved.data ? restore(scheduler, request, error)
-                               : start(scheduler, request, error);
+    if (!request->sequence) /* else of a call that failed behind this */
+        TMS_TRY(request->saved.data ? restore(scheduler, request, error)
+                                    : start(scheduler, request, error));
+    return tms_stored_find(scheduler, request, error);
 }
 
 static tamis_status remove_sequence(tamis_scheduler *scheduler, tms_request *request,
@@ -114,7 +118,10 @@ tamis_status tms_scheduler_take_back(tamis_scheduler *scheduler, tms_request *re
     TMS_TRY(remove_sequence(scheduler, request, error));
     request->pages = stats.pages;
     request->fresh = false;
-    if (!request->saved.data) request->n_done = 0;
+    if (saves) tms_stored_release(request);
+    if (request->saved.data) return TAMIS_OK;
+    tms_put_release(request);
+    request->n_done = 0;
     return TAMIS_OK;
 }
 
@@ -122,9 +129,10 @@ tamis_status tms_scheduler_take_back(tamis_scheduler *scheduler, tms_request *re
 
 tamis_status tms_scheduler_share(tamis_scheduler *scheduler, const tms_request *request,
                                  tamis_error *error) {
+    const uint32_t n = request->n_done < request->n_prompt ? request->n_done : request->n_prompt;
     if (!scheduler->prefixes) return TAMIS_OK;
-    return tamis_prefixes_add(scheduler->prefixes, request->sequence, request->tokens,
-                              request->n_prompt, request->salt, error);
+    return tamis_prefixes_add(scheduler->prefixes, request->sequence, request->tokens, n,
+                              request->salt, error);
 }
 
 tamis_status tms_scheduler_drop_kept(tamis_scheduler *scheduler, tamis_error *error) {

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tamis/batch.h>
+#if TEST_STORE
+#include <tamis/record.h>
+#endif
 
 #define RUNNING  4u
 #define ROWS     24u
@@ -16,6 +19,8 @@
 #define REQUESTS 24u /* most at once */
 #define PAGE     16u
 #define EVENTS   (8u * REQUESTS)
+#define TEXTS    3u          /* with which prompts begin */
+#define KEPT     (2u * PAGE) /* tokens of each that are in the store, but of the last text */
 
 /* What is played. */
 typedef struct setting {
@@ -25,12 +30,15 @@ typedef struct setting {
     uint32_t flags, max_kept;
     uint64_t tokens; /* of the cache */
     bool modelled;   /* the plain model tells all events */
+    bool stored;     /* beginnings are in a store */
+    bool puts;       /* so are prompts that were read */
 } setting;
 
 /* A request as the plain model knows it, with its tokens when it runs alone. */
 typedef struct asked {
     uint64_t id;
     uint32_t n_prompt, max_new, known, done;
+    uint32_t reach; /* tokens that the store has */
     int32_t prompt[PROMPT], wanted[NEW];
     bool began, fresh, saved;
     uint64_t pages; /* that it held when it was saved */
@@ -41,6 +49,7 @@ typedef struct play {
     const setting *of;
     rig r, alone;
     tamis_scheduler *scheduler;
+    tamis_store *store;
     asked *asked[REQUESTS]; /* in order */
     uint32_t n, n_running;
     tamis_request_event wanted[EVENTS];
@@ -145,7 +154,8 @@ static void step_model(play *p) {
         asked *a = p->asked[i];
         chunk[i] = a->done < a->n_prompt;
         if (!a->fresh) continue;
-        tell(p, a, a->began ? TAMIS_REQUEST_RESUMED : TAMIS_REQUEST_BEGAN, (int32_t)a->done);
+        tell(p, a, a->began ? TAMIS_REQUEST_RESUMED : TAMIS_REQUEST_BEGAN,
+             (int32_t)(a->done > a->reach ? a->done : a->reach));
         a->began = true;
         a->fresh = false;
     }
@@ -172,22 +182,38 @@ static void run_alone(play *p, asked *a) {
     RIG_OK(&p->alone, tamis_cache_remove(p->alone.cache, s, &p->alone.error));
 }
 
+static int32_t next_token(const play *p, uint64_t *text) {
+    *text = *text * 2862933555777941757u + 3037000493u;
+    return (int32_t)((*text >> 40) % tamis_model_describe(p->r.model)->n_vocab);
+}
+
+/* How many of a prompt's tokens lie in pages that the store has of a text, but for the last token. */
+static uint32_t reach(const play *p, const asked *a, uint64_t text) {
+    uint32_t n = 0;
+    while (n < KEPT && n < a->n_prompt && a->prompt[n] == next_token(p, &text))
+        n++;
+    n -= n % PAGE;
+    return n < a->n_prompt ? n : a->n_prompt - 1;
+}
+
 static void ask(play *p) {
-    const uint32_t vocab = tamis_model_describe(p->r.model)->n_vocab;
     asked *a = calloc(1, sizeof *a);
     assert_non_null(a);
     a->n_prompt = a->known = 1 + below(p, PROMPT);
     a->max_new = 1 + below(p, NEW);
     /* Prompts of few beginnings, so that some may share. */
-    uint64_t text = below(p, 3);
+    uint64_t text = below(p, TEXTS);
     for (uint32_t i = 0; i < a->n_prompt; i++) {
         if (i == 20 + below(p, 20)) text = p->random;
-        text = text * 2862933555777941757u + 3037000493u;
-        a->prompt[i] = (int32_t)((text >> 40) % vocab);
+        a->prompt[i] = next_token(p, &text);
     }
+    for (uint64_t t = 0; p->of->stored && t + 1 < TEXTS; t++)
+        if (reach(p, a, t) > a->reach) a->reach = reach(p, a, t);
     run_alone(p, a);
-    const tamis_request request = {
-        .tokens = a->prompt, .n_tokens = a->n_prompt, .max_new = a->max_new};
+    const tamis_request request = {.tokens = a->prompt,
+                                   .n_tokens = a->n_prompt,
+                                   .max_new = a->max_new,
+                                   .n_stored = p->of->puts ? a->n_prompt : 0};
     RIG_OK(&p->r, tamis_scheduler_add(p->scheduler, &request, &a->id, &p->r.error));
     p->asked[p->n++] = a;
 }
@@ -250,13 +276,35 @@ static uint64_t pages_held(const play *p) {
 
 /* ---- Playing --------------------------------------------------------------------------------- */
 
+/* Puts the beginnings of all texts but the last one into a store. */
+static void fill_store(play *p, tamis_scheduler_params *how) {
+#if TEST_STORE
+    const tamis_store_params params = {.memory_bytes = 1u << 24};
+    const tamis_record_params record = {.dtype = TAMIS_F32};
+    RIG_OK(&p->r, tamis_store_create(&params, &p->store, &p->r.error));
+    for (uint64_t t = 0; t + 1 < TEXTS; t++) {
+        int32_t tokens[KEPT];
+        uint64_t text = t;
+        for (uint32_t i = 0; i < KEPT; i++)
+            tokens[i] = next_token(p, &text);
+        RIG_OK(&p->r, tamis_runner_record_prefix(p->r.runner, p->store, &record, tokens, KEPT, PAGE,
+                                                 NULL, &p->r.error));
+    }
+    how->store = p->store;
+    how->store_tokens = PAGE;
+#else
+    (void)p, (void)how;
+#endif
+}
+
 static void open_play(play *p) {
     rig_params params = {.file = "tiny.gguf",
                          .max_sequences = RUNNING,
                          .max_rows = ROWS,
                          .max_context = CONTEXT,
-                         .capacity_tokens = p->of->tokens};
-    const tamis_scheduler_params how = {
+                         .capacity_tokens = p->of->tokens,
+                         .load_dtypes = p->of->stored ? 1u << TAMIS_F32 : 0};
+    tamis_scheduler_params how = {
         .flags = p->of->flags, .max_kept = p->of->max_kept, .host_bytes = p->of->host_bytes};
     tamis_cache_params shape;
     tamis_cache_stats stats;
@@ -273,6 +321,7 @@ static void open_play(play *p) {
     tamis_cache_get_stats(p->r.cache, &stats);
     p->lanes = (uint64_t)shape.n_layers * shape.n_kv_heads;
     p->total = stats.pages_total;
+    if (p->of->stored) fill_store(p, &how);
     RIG_OK(&p->r, tamis_scheduler_create(p->r.runner, &how, &p->scheduler, &p->r.error));
 }
 
@@ -288,7 +337,13 @@ static void close_play(play *p) {
     assert_true(stats.preempted > 0);
     assert_int_equal(stats.saved > 0, p->of->host_bytes > 0);
     assert_int_equal(stats.tokens_shared > 0, (p->of->flags & TAMIS_SCHEDULER_SHARE) != 0);
+    assert_int_equal(stats.tokens_stored > 0, p->of->stored);
+    assert_int_equal(stats.pages_put > 0, p->of->puts);
+    assert_int_equal(stats.store_failed, 0);
     tamis_scheduler_destroy(&p->scheduler);
+#if TEST_STORE
+    tamis_store_destroy(&p->store);
+#endif
     assert_int_equal(pages_held(p), 0);
     rig_close(&p->r);
     rig_close(&p->alone);
@@ -339,6 +394,27 @@ static void beginnings_are_shared(void **state) {
     play_it(&(setting){
         .tokens = 160, .host_bytes = 1u << 30, .flags = TAMIS_SCHEDULER_SHARE, .max_kept = 3});
 }
+
+#if TEST_STORE
+static void beginnings_are_loaded(void **state) {
+    (void)state;
+    play_it(&(setting){.tokens = 160, .host_bytes = 1u << 30, .modelled = true, .stored = true});
+    play_it(&(setting){.tokens = 160, .modelled = true, .stored = true});
+    play_it(
+        &(setting){.tokens = 160, .flags = TAMIS_SCHEDULER_SHARE, .max_kept = 2, .stored = true});
+}
+
+static void prompts_are_put(void **state) {
+    (void)state;
+    play_it(&(setting){.tokens = 160, .host_bytes = 400000, .stored = true, .puts = true});
+    play_it(&(setting){.selection = TAMIS_SELECT_QUEST,
+                       .tokens = 160,
+                       .flags = TAMIS_SCHEDULER_SHARE,
+                       .max_kept = 2,
+                       .stored = true,
+                       .puts = true});
+}
+#endif
 
 static void test_refused(void **state) {
     (void)state;
@@ -450,12 +526,18 @@ static void test_ends(void **state) {
 
 int main(int argc, char **argv) {
     if (!rig_arguments(argc, argv)) return 2;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(pages_are_given_up),
-                                       cmocka_unit_test(sequences_are_saved),
-                                       cmocka_unit_test(some_are_saved_under_quest),
-                                       cmocka_unit_test(evictions_are_the_same),
-                                       cmocka_unit_test(beginnings_are_shared),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_ends)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_are_given_up),
+        cmocka_unit_test(sequences_are_saved),
+        cmocka_unit_test(some_are_saved_under_quest),
+        cmocka_unit_test(evictions_are_the_same),
+        cmocka_unit_test(beginnings_are_shared),
+#if TEST_STORE
+        cmocka_unit_test(beginnings_are_loaded),
+        cmocka_unit_test(prompts_are_put),
+#endif
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ends)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,28 +10,34 @@
 extern "C" {
 #endif
 
+struct tamis_store; /* store.h, which libraries built without xxHash (TAMIS_STORE) lack */
+
 /* Runs requests over a runner, whose plan and cache it has to itself: no other steps, and no other
- * sequences that take pages. Owns the sequences of its requests. Thread-safety: as the runner's
- * context; a server adds requests between steps.
+ * sequences that take pages, but those of tamis_runner_record_prefix between two of its steps.
+ * Owns the sequences of its requests. Thread-safety: as the runner's context; a server adds
+ * requests between steps.
  *
  * Its rules, from which the order of events follows. Requests have the order in which they were added,
  * and an earlier one never waits for a later one:
  *
  * 1. A step takes one row of each request whose prompt has been read, in order, then chunks of
- *    prompts, in order, each as long as the budget of rows allows.
+ *    prompts, in order, each as long as the budget of rows allows. Of a chunk the rows that lie in
+ *    pages of the store, where there is one, are loaded; the others are run.
  * 2. While rows of the budget are left, and fewer than max_running requests run, the first request that
  *    waits begins, or goes on, in the same step. One that was saved does so once there is room for the
  *    pages that it held, and for one more in each lane of all that would run; where none runs, at
- *    once. Kept sequences make room for it.
+ *    once. Kept sequences make room for it. One that begins looks for its prompt in live sequences,
+ *    then for what follows in the store.
  * 3. If the cache lacks pages for the step (tamis_plan_step_pages), the kept sequence that ended first
  *    is removed; when none is left, the last of the running requests makes room: if it was to begin in
  *    this step it waits on, else it is preempted, and waits in its old place. This is repeated until
- *    the step fits. A request that is alone and does not fit ends with E_FULL.
+ *    the step fits. A request that is alone and does not fit ends with E_FULL. Rows that are loaded
+ *    take pages as others do.
  *
  * So the first request always goes on, and no request starves. What a preempted request has computed is
  * saved to host memory (saved.h) and restored when it goes on; where host_bytes does not suffice, its
  * pages are given up, and its prompt and its tokens are run again, the prompt in chunks and each token
- * as a decode row. */
+ * as a decode row. Its pages of the store are looked for again. */
 typedef struct tamis_scheduler tamis_scheduler;
 
 enum {
@@ -52,11 +58,40 @@ typedef struct tamis_scheduler_params {
                              requests, for prompts that begin alike */
     uint32_t flags;       /* TAMIS_SCHEDULER_*, or-ed */
     uint64_t host_bytes;  /* that saved sequences may take together */
-    uint64_t reserved[6]; /* 0, else E_ARGUMENT */
+    /* The caller's, until the scheduler is destroyed; NULL: nothing is loaded. */
+    struct tamis_store *store;
+    uint32_t store_tokens;   /* of a page there; 1 or more with a store */
+    tamis_dtype store_dtype; /* of its planes, which must be in the plan's load_dtypes */
+    uint64_t reserved[4];    /* 0, else E_ARGUMENT */
 } tamis_scheduler_params;
 
-/* params may be NULL. A runner has one scheduler at most (E_STATE). Errors: E_ARGUMENT (NULL; max_rows or max_running above the plan's; an unknown
- * flag; a plan with TAMIS_PLAN_FIXED_LAUNCHES; a reserved field), E_UNSUPPORTED, E_NO_MEMORY. */
+/* A scheduler with a store loads beginnings of prompts from it: pages of prefixes, of store_tokens
+ * each, that a request (n_stored) or tamis_runner_record_prefix (record.h) has put there, in this
+ * process or another one, under the request's salt, over a cache of the same dtype. The prompt's
+ * last token is always run. K and V of f32 pages are those of the run that they were taken from,
+ * bit for bit; narrower ones are rounded.
+ *
+ * A request asks the store once, when it begins: that reads a header of each page behind those
+ * that it shares, and pins it until it is loaded. Loading reads K and V of these pages, layer by
+ * layer, and uploads them; it takes no more rows in a step than the budget has, for which the
+ * step's other rows wait. A page that is damaged or cannot be read costs time alone: the rows from
+ * it on are run, in the same step.
+ *
+ * A request with n_stored that finds all of these pages there is like any other. Else it begins
+ * with what the store has and shares nothing, so that what is missing is run. K and V of these
+ * rows are read in each layer of the steps that run them, which waits for the device, and lie in
+ * host memory until the last of the pages is complete; then the pages are put into all tiers that
+ * take them, as by tamis_store_put, and the step waits for that. Pages that are not put cost
+ * nothing else.
+ *
+ * params may be NULL. A runner has one scheduler at most (E_STATE). Reads all weights back from
+ * the device where there is a store and the model's fingerprint is not known yet, and waits.
+ * Errors: E_ARGUMENT (NULL; max_rows or max_running above the plan's; an unknown flag; a plan with
+ * TAMIS_PLAN_FIXED_LAUNCHES; a store without store_tokens, or either of its fields without a
+ * store; a store_dtype that the plan does not load; a reserved field); E_UNSUPPORTED (what a flag
+ * excludes; a store with an eviction, with a runner whose scale, soft cap or sliding window is not
+ * the model's own, with a model whose layers are rotated in two ways, or in a library without
+ * xxHash); E_NO_MEMORY; E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_create(tamis_runner *runner,
                                                                const tamis_scheduler_params *params,
                                                                tamis_scheduler **out,
@@ -81,7 +116,11 @@ typedef struct tamis_request {
     tamis_request_choose choose; /* NULL: the token with the largest logit */
     void *user;                  /* of choose; kept until the request has ended */
     uint8_t salt[16];            /* of the tenant, as in prefixes.h */
-    uint64_t reserved[4];        /* 0, else E_ARGUMENT */
+    /* Of its first tokens, such as a system prompt's: once these have been read, their full pages
+     * are put into the scheduler's store, where it lacks any. 0: none. */
+    uint32_t n_stored;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_request;
 
 /* Adds a request behind all others; *id is above 0 and grows. Enqueues nothing. Errors: E_ARGUMENT (NULL;
@@ -96,7 +135,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_cancel(tamis_scheduler *
                                                                uint64_t id, tamis_error *error);
 
 typedef enum tamis_request_event_kind {
-    TAMIS_REQUEST_BEGAN, /* it holds a sequence; `value`: tokens that it shares with another one */
+    /* It holds a sequence; `value`: tokens that it shares with another one or the store has. */
+    TAMIS_REQUEST_BEGAN,
     TAMIS_REQUEST_TOKEN, /* `value` is its next token */
     TAMIS_REQUEST_ENDED, /* behind its last token; `status` is OK, or why it could not go on */
     TAMIS_REQUEST_PREEMPTED, /* `value`: 1: saved, 0: given up */
@@ -114,8 +154,9 @@ typedef struct tamis_request_event {
  * the step does before it runs comes before its tokens, which come in the order of its rows. There may
  * be none: a chunk in the midst of a prompt tells of nothing. Whether requests are left is in
  * tamis_scheduler_get_stats. After an error the requests are as they were, but those that began or were
- * preempted, whose events come with the next step; the call may be repeated: E_NO_MEMORY, and what
- * tamis_runner_step answers. E_DEVICE is for good, as with any call on its context. Waits. */
+ * preempted, whose events come with the next step, and those of which rows were loaded; the call
+ * may be repeated: E_NO_MEMORY, and what tamis_runner_step and tamis_plan_load_rows answer.
+ * E_DEVICE is for good, as with any call on its context. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_step(tamis_scheduler *scheduler,
                                                              const tamis_request_event **events,
                                                              uint32_t *n, tamis_error *error);
@@ -124,12 +165,15 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_step(tamis_scheduler *sc
 typedef struct tamis_scheduler_stats {
     uint32_t waiting, running, kept;
     uint64_t saved_bytes; /* of host memory that saved sequences take */
-    uint64_t steps, mixed_steps;
+    uint64_t steps, mixed_steps; /* of the runner; loading is none */
     uint64_t rows;             /* that were run */
     uint64_t rows_again;       /* of these, rows that had been run before a request was preempted */
     uint64_t tokens_shared;    /* that were not run, since another sequence held them */
     uint64_t preempted, saved; /* saved: of the preempted */
-    uint64_t reserved[8];
+    uint64_t tokens_stored;    /* that were not run, since they were loaded */
+    uint64_t pages_put;        /* into the store, or that were there meanwhile */
+    uint64_t store_failed;     /* times that the store could not read, or that pages were not put */
+    uint64_t reserved[5];
 } tamis_scheduler_stats;
 TAMIS_API void tamis_scheduler_get_stats(const tamis_scheduler *scheduler,
                                          tamis_scheduler_stats *out);
