@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bounds of a cache, and a change of their kind, which computes the bounds of all full pages
  * again. */
-#include "lib/cache/branches.h"
+#include "lib/cache/cache.h"
 #include "lib/core/text_file.h"
 
 #include <inttypes.h>

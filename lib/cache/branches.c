@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Branches of trees: making them, choosing a path, removing them. */
-#include "lib/cache/branches.h"
+#include "lib/cache/cache.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -69,6 +69,13 @@ static bool make_rows(tms_tree *tree, uint32_t n) {
     return true;
 }
 
+static uint32_t longest_lane(const tamis_cache *cache, const tms_sequence *sequence) {
+    uint32_t longest = 0;
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
+        if (sequence->lanes[lane].length > longest) longest = sequence->lanes[lane].length;
+    return longest;
+}
+
 /* Branches have lists as long as the sequence's, whose pages may become its own. */
 static bool make_branches(tamis_cache *cache, tms_tree *tree, tms_sequence *sequence) {
     const uint32_t n = tree->n_branches;
@@ -91,17 +98,6 @@ static bool make_branches(tamis_cache *cache, tms_tree *tree, tms_sequence *sequ
         tree->branches[i] = branch;
     }
     return true;
-}
-
-void tms_tree_free(tms_tree *tree) {
-    if (!tree) return;
-    for (uint32_t i = 1; i < tree->n_made; i++)
-        tms_sequence_free(tree->branches[i]);
-    free(tree->branches);
-    free(tree->parent);
-    free(tree->depth);
-    free(tree->branch);
-    free(tree);
 }
 
 /* ---- Branches -------------------------------------------------------------------------------- */
@@ -142,7 +138,8 @@ tamis_status tms_branches_begin(tamis_cache *cache, tms_sequence *sequence, cons
     bool made = tree && make_rows(tree, n_rows);
     if (made) {
         fill_rows(tree, parents, n_rows);
-        made = tms_sequence_make_room(cache, sequence, longest_path(tree, n_rows)) &&
+        made = tms_sequence_make_room(cache, sequence,
+                                      longest_lane(cache, sequence) + longest_path(tree, n_rows)) &&
                make_branches(cache, tree, sequence);
     }
     TMS_REQUIRE(made, TAMIS_E_NO_MEMORY,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache's memory: allocating and freeing pools, finding layers in them, statistics. */
-#include "lib/cache/branches.h"
+#include "lib/cache/cache.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -42,12 +42,27 @@ typedef struct tms_cuts {
     } of[TMS_KEEPERS];
 } tms_cuts;
 
-struct tms_tree;
+struct tms_sequence;
+
+/* A tree that a sequence has, or has had (branches.c). Rows come depth first: a row stands behind the row
+ * before it, or behind one that that row stands behind; so the rows of a branch that no earlier one
+ * has are adjacent. */
+typedef struct tms_tree {
+    uint32_t n_rows;     /* 0: no path is to be chosen */
+    uint32_t length;     /* of the sequence before them */
+    uint32_t n_branches; /* leaves */
+    /* [n_rows] The row behind which each stands, TAMIS_NO_ROW: the sequence's last token; rows before it
+     * on its path; the first branch that has it. */
+    uint32_t *parent, *depth, *branch;
+    struct tms_sequence **branches;         /* [n_branches]; the first is the sequence itself */
+    uint32_t row_capacity, branch_capacity; /* of the arrays; */
+    uint32_t n_made;                        /* and how many branches there are objects for */
+} tms_tree;
 
 /* Lanes are numbered layer * n_kv_heads + KV head. */
 typedef struct tms_sequence {
     tamis_sequence id;
-    uint32_t length; /* tokens: the next position */
+    uint32_t length;       /* tokens: the next position */
     uint32_t stepped_from; /* its length before its last step, or a smaller one since */
     /* Its history, see history.c. */
     uint32_t evicted_at; /* length when a lane lost a token last; 0: none has */
@@ -73,12 +88,12 @@ typedef struct tms_sequence {
     uint32_t forked_at;    /* the parent's length at the fork, */
     tms_cuts parent_cuts;  /* and its cuts at the fork */
     tms_changes changes;   /* of its page lists */
-    uint64_t branched;     /* of a branch: the trunk's state when it began last, */
+    uint64_t branched;     /* of a branch: the state of its trunk's lists when it began last, */
     uint32_t least_gone;   /* and the least `gone` of its lanes then */
     bool in_step;
-    struct tms_tree *tree; /* branches.h; NULL: it has had none */
-    const struct tms_sequence
-        *trunk;      /* of a branch: whose pages it reads where its own are `gone` */
+    tms_tree *tree; /* NULL: it has had none */
+    /* Of a branch: the sequence whose pages it reads where its own are `gone`. */
+    const struct tms_sequence *trunk;
     tms_lane *lanes; /* [n_lanes] */
     int32_t *pages;  /* [n_lanes][list_pages] */
     uint32_t list_pages;
@@ -109,8 +124,8 @@ struct tamis_cache {
     tamis_cache_size size;
     uint32_t n_lanes; /* of one sequence */
     tms_pool *pools;  /* [size.pools] */
-    /* An id is a serial number of the process * 2^24 + index in `sequences`; free entries are
-     * NULL. */
+    /* An id is a serial number of the process * 2^24 + index in `sequences`, or TMS_UNLISTED; free
+     * entries are NULL. */
     tms_sequence **sequences;
     uint32_t n_sequences, sequence_capacity;
     bool step_open;
@@ -120,6 +135,9 @@ struct tamis_cache {
     bool bounds_missing;
     uint64_t bounds_serial; /* from 1 on; grows with every change of the kind of bounds */
 };
+
+/* The last bits of an id, where a cache does not list the sequence, which is a branch. */
+#define TMS_UNLISTED ((1u << 24) - 1)
 
 /* Checks the parameters and computes the memory of such a cache; fills defaults into `params`. */
 tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params,
@@ -316,6 +334,39 @@ tamis_status tms_cache_restore_bounds(const tamis_cache *cache, const tms_sequen
 tamis_status tms_cache_check_positions(const tamis_cache *cache, const tms_sequence *sequence,
                                        const tms_page_run *run, const tms_past *past,
                                        const uint8_t *from, tamis_error *error);
+
+/* ---- Trees (branches.c) ---------------------------------------------------------------------- */
+
+/* A tree: rows of one step and sequence of which several may stand behind one. The path to the first leaf
+ * lies in the sequence itself. Each other leaf has a branch, which holds pages of its own from the first
+ * page on that the step writes, and else reads the sequence's, until one path is chosen. */
+
+/* The sequence's tree, if a path is to be chosen; else NULL. */
+static inline const tms_tree *tms_tree_of(const tms_sequence *sequence) {
+    return sequence->tree && sequence->tree->n_rows ? sequence->tree : NULL;
+}
+
+/* Whether it has such a tree, or is one of its branches. */
+static inline bool tms_in_tree(const tms_sequence *sequence) {
+    return sequence->trunk || tms_tree_of(sequence);
+}
+
+/* Makes branches for rows that stand behind `parents`, [n_rows], of an idle sequence; none if each
+ * stands behind the one before it. E_ARGUMENT, E_NO_MEMORY: then there are none. */
+tamis_status tms_branches_begin(tamis_cache *cache, tms_sequence *sequence, const uint32_t *parents,
+                                uint32_t n_rows, tamis_error *error);
+
+/* What a branch brings to a step: its sequence, all rows of its path, and how many of these are rows of
+ * earlier branches. The caller fills in the rest. */
+tms_growth tms_branch_growth(const tms_tree *tree, uint32_t branch);
+
+/* Keeps the first n_rows rows of a branch; the others' pages go back to the pool, and there is no tree any
+ * more. */
+void tms_branches_choose(tamis_cache *cache, tms_sequence *sequence, uint32_t branch,
+                         uint32_t n_rows);
+
+/* Removes the branches but the first, which stays as it is. Does nothing where there are none. */
+void tms_branches_end(tamis_cache *cache, tms_sequence *sequence);
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prefixes of live sequences: their tokens, and the sequence that shares most with a prompt. */
-#include "lib/cache/branches.h"
+#include "lib/cache/cache.h"
 #include <tamis/prefixes.h>
 
 #include <inttypes.h>

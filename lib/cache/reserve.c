@@ -14,33 +14,14 @@ static uint32_t gain(const tms_growth *growth, uint32_t index) {
     return growth->rows < room ? growth->rows : room;
 }
 
-/* Makes the host's page lists long enough for lanes of `longest` slots. Contents stay. */
-static bool make_lists(const tamis_cache *cache, tms_sequence *sequence, uint32_t longest) {
-    const uint32_t room = sequence->list_pages, needed = tms_pages_of(cache, longest);
-    if (needed <= room) return true;
-    uint32_t grown = needed > 2 * room ? needed : 2 * room;
-    int32_t *pages = calloc(cache->n_lanes, grown * sizeof *pages);
-    if (!pages) return false;
-    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
-        memcpy(pages + (size_t)lane * grown, tms_lane_pages(sequence, lane), room * sizeof *pages);
-    free(sequence->pages);
-    sequence->pages = pages;
-    sequence->list_pages = grown;
-    return true;
-}
-
+/* Makes the lists long enough. */
 static bool make_room(const tamis_cache *cache, const tms_growth *growth) {
     uint32_t longest = 0;
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         const uint32_t length = growth->sequence->lanes[lane].length + gain(growth, lane);
         if (length > longest) longest = length;
     }
-    return make_lists(cache, growth->sequence, longest);
-}
-
-bool tms_sequence_make_room(const tamis_cache *cache, tms_sequence *sequence, uint32_t slots) {
-    const tms_growth growth = {.sequence = sequence, .rows = slots, .cap = UINT32_MAX};
-    return make_room(cache, &growth);
+    return tms_sequence_make_room(cache, growth->sequence, longest);
 }
 
 /* The index of the first page of a lane that the step may write. If the lane stays at its cap, or

@@ -1,32 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences: add, fork, truncate, remove; a seat for one that is restored. */
-#include "lib/cache/branches.h"
+#include "lib/cache/cache.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define INDEX_BITS    24
-#define MAX_SEQUENCES (1u << INDEX_BITS)
-
-/* Sequences that the process has had, in all caches, so that no two of them ever have one id: a
- * cache does not know the handles of another, nor of one that was destroyed. */
-static _Atomic uint64_t serial;
-
 tms_sequence *tms_cache_find(const tamis_cache *cache, tamis_sequence id) {
-    uint32_t index = (uint32_t)(id & (MAX_SEQUENCES - 1));
+    uint32_t index = (uint32_t)(id & TMS_UNLISTED);
     if (index >= cache->sequence_capacity) return NULL;
     tms_sequence *sequence = cache->sequences[index];
     return sequence && sequence->id == id ? sequence : NULL;
-}
-
-void tms_sequence_free(tms_sequence *sequence) {
-    if (!sequence) return;
-    tms_tree_free(sequence->tree);
-    free(sequence->lanes);
-    free(sequence->pages);
-    free(sequence);
 }
 
 /* A free entry of the cache's array; UINT32_MAX if memory or the number of entries runs out. */
@@ -36,7 +20,7 @@ static uint32_t free_index(tamis_cache *cache) {
         index++;
     if (index < n) return index;
     uint32_t grown = n ? 2 * n : 8;
-    if (grown > MAX_SEQUENCES) return UINT32_MAX;
+    if (grown > TMS_UNLISTED) return UINT32_MAX;
     tms_sequence **sequences = realloc(cache->sequences, grown * sizeof *sequences);
     if (!sequences) return UINT32_MAX;
     memset(sequences + n, 0, (grown - n) * sizeof *sequences);
@@ -45,33 +29,12 @@ static uint32_t free_index(tamis_cache *cache) {
     return index;
 }
 
-/* An id whose last bits are those of an index. */
-static tamis_sequence new_id(uint32_t index) {
-    return (atomic_fetch_add(&serial, 1) + 1) << INDEX_BITS | index;
-}
-
-tms_sequence *tms_sequence_new(const tamis_cache *cache, uint32_t list_pages) {
-    tms_sequence *sequence = calloc(1, sizeof *sequence);
-    if (!sequence) return NULL;
-    sequence->lanes = calloc(cache->n_lanes, sizeof *sequence->lanes);
-    sequence->pages = calloc(cache->n_lanes, list_pages * sizeof *sequence->pages);
-    if (!sequence->lanes || !sequence->pages) {
-        tms_sequence_free(sequence);
-        return NULL;
-    }
-    tms_changes_begin(&sequence->changes);
-    tms_history_begin(sequence);
-    sequence->list_pages = list_pages;
-    sequence->id = new_id(MAX_SEQUENCES - 1);
-    return sequence;
-}
-
-/* The same, listed. */
+/* An empty sequence, listed. */
 static tms_sequence *new_sequence(tamis_cache *cache, uint32_t list_pages) {
     const uint32_t index = free_index(cache);
     tms_sequence *sequence = index < UINT32_MAX ? tms_sequence_new(cache, list_pages) : NULL;
     if (!sequence) return NULL;
-    sequence->id = new_id(index);
+    sequence->id = sequence->id - TMS_UNLISTED + index;
     cache->sequences[index] = sequence;
     cache->n_sequences++;
     return sequence;
@@ -130,36 +93,6 @@ tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent, tamis_s
     return TAMIS_OK;
 }
 
-void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slots) {
-    tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
-    const int32_t *list = tms_lane_pages(sequence, lane);
-    uint32_t n = tms_pages_of(cache, sequence->lanes[lane].length);
-    sequence->lanes[lane].length -= slots;
-    uint32_t kept = tms_pages_of(cache, sequence->lanes[lane].length);
-    if (kept < sequence->lanes[lane].gone) kept = sequence->lanes[lane].gone; /* it is removed */
-    if (n > kept) tms_changes_note(&sequence->changes, kept);
-    while (n > kept)
-        tms_pages_drop(pages, list[--n]);
-}
-
-void tms_lane_give_back(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slot,
-                        uint32_t shortest) {
-    tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
-    const int32_t *list = tms_lane_pages(sequence, lane);
-    const uint32_t end = slot / cache->params.page_size;
-    uint32_t *gone = &sequence->lanes[lane].gone;
-    if (end <= *gone) return;
-    while (*gone < end)
-        tms_pages_drop(pages, list[(*gone)++]);
-    if (shortest > sequence->shortest) sequence->shortest = shortest;
-}
-
-void tms_sequence_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t length) {
-    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
-        tms_lane_shorten(cache, sequence, lane, sequence->length - length);
-    tms_history_cut(sequence, length);
-}
-
 tamis_status tms_sequence_truncate(tamis_cache *cache, tms_sequence *s, uint32_t length,
                                    tamis_error *error) {
     const tamis_sequence sequence = s->id;
@@ -190,7 +123,7 @@ void tms_sequence_remove(tamis_cache *cache, tms_sequence *sequence) {
     tms_branches_end(cache, sequence);
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
         tms_lane_shorten(cache, sequence, lane, sequence->lanes[lane].length);
-    cache->sequences[sequence->id & (MAX_SEQUENCES - 1)] = NULL;
+    cache->sequences[sequence->id & TMS_UNLISTED] = NULL;
     cache->n_sequences--;
     tms_sequence_free(sequence);
 }

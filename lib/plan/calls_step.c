@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The beginning and end of a step: checks its rows, reserves their pages and uploads what the
  * layers need; leaves out rows of an open step; later keeps the rows or cancels the step. */
-#include "lib/cache/branches.h"
 #include "lib/plan/plan.h"
 
 #include <inttypes.h>

@@ -2,7 +2,6 @@
 /* Rings of queries: assigning them to sequences, filling them, copying them for forks, reading them
  * in order. */
 #include "lib/plan/query_ring.h"
-#include "lib/cache/branches.h"
 #include "lib/plan/arena.h"
 
 #include <inttypes.h>

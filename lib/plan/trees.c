@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trees in the open step: which rows are copied to which branches. */
 #include "lib/plan/trees.h"
-#include "lib/cache/branches.h"
 
 static void place(void *room, const tms_step_size *size, uint64_t *end) {
     tms_trees *trees = room;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the API and policy tests share. */
 #include "tests/api/fixture.h"
-#include "lib/cache/branches.h"
+#include "lib/cache/cache.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -162,7 +162,6 @@ static bool is_of_plans(faulty_call call) {
                                          FAULTY_embed,
                                          FAULTY_argmax,
                                          FAULTY_key_score,
-                                         FAULTY_copy_slots,
                                          FAULTY_sparse_attend,
                                          FAULTY_write_attend,
                                          FAULTY_write_sparse_attend,

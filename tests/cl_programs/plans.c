@@ -152,6 +152,11 @@ static void blends(const shape *s, tamis_dtype dtype) {
                       .flags = TAMIS_PLAN_ROW_MASSES | TAMIS_PLAN_ROTATED});
 }
 
+/* Rows that are copied to the branches of trees. */
+static void trees(const shape *s, tamis_dtype dtype) {
+    plan_of(&(wanted){.shape = s, .dtype = dtype, .flags = TAMIS_PLAN_TREES});
+}
+
 /* Windows where an eviction has made lanes ragged, a cap of the logits, sinks. */
 static void attributes(const shape *s) {
     tamis_buffer *sinks;
@@ -179,6 +184,7 @@ static void all_of(const shape *s, tamis_dtype dtype) {
     selections(s, dtype);
     evictions(s, dtype);
     blends(s, dtype);
+    trees(s, dtype);
 }
 
 static void plans(bool small) {
@@ -314,8 +320,8 @@ static void unaligned(void) {
     require(tamis_op_attend(context, &attend, &error));
 }
 
-/* Scores of slots by themselves and copies of slots, which no public call has. */
-static void scores_and_copies(void) {
+/* Scores of slots by themselves, which no public call has. */
+static void scores(void) {
     const tms_kv kv = {.dtype = TAMIS_F16,
                        .page_size = 16,
                        .head_dim = 128,
@@ -325,9 +331,7 @@ static void scores_and_copies(void) {
     const tms_batch batch = {.n_heads = 8, .n_kv_heads = 8};
     const tms_value_norm value = {.kv = kv, .batch = batch, .kind = TMS_VALUE_L2};
     tms_key_score key = {.kv = kv, .batch = batch};
-    const tms_copy_slots copies = {.kv = kv, .batch = batch};
-    snprintf(now, sizeof now, "value_norm, key_score and copy_slots");
-    require(tms_run_copy_slots(context->dev, &copies, &error));
+    snprintf(now, sizeof now, "value_norm and key_score");
     require(tms_run_value_norm(context->dev, &value, &error));
     for (key.kind = TMS_KEY_NORM; key.kind <= TMS_KEY_QUADRATIC; key.kind++)
         require(tms_run_key_score(context->dev, &key, &error));
@@ -403,7 +407,7 @@ int main(int argc, char **argv) {
     unaligned();
     weights(small);
     other_ops();
-    scores_and_copies();
+    scores();
     models(argv[3], small);
     tamis_context_destroy(&context);
     if (driver_write(argv[2]) == 0) return 0;
