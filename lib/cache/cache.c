@@ -124,7 +124,7 @@ void tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out) {
     out->bytes_held = out->pages_held * unit_bytes(cache);
 }
 
-/* The pages that a sequence, or a branch, holds. */
+/* The pages that a sequence, a branch or a journal holds. */
 static void count_held(const tamis_cache *cache, const tms_sequence *s, tamis_sequence_stats *out) {
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         const tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
@@ -150,6 +150,7 @@ tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequ
     count_held(cache, s, out);
     for (uint32_t i = 1; tree && i < tree->n_branches; i++)
         count_held(cache, tree->branches[i], out);
+    if (tms_journal_of(s)) count_held(cache, s->journal, out);
     out->bytes_held = out->pages * unit_bytes(cache);
     return TAMIS_OK;
 }

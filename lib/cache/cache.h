@@ -70,6 +70,8 @@ typedef struct tms_sequence {
     /* A call that chose among the slots of all layers failed half way: some layers hold the slots
      * that it chose, others still all. */
     bool torn;
+    /* Rows that had replaced tokens could not be undone: what lanes hold is not known. */
+    bool lost;
     /* Every lane ends with all tokens from that position on, in their order; at most evicted_at. */
     uint32_t intact_from;
     /* The least length at which what the next row sees is all held; 0 unless pages are gone. */
@@ -92,8 +94,11 @@ typedef struct tms_sequence {
     uint32_t least_gone;   /* and the least `gone` of its lanes then */
     bool in_step;
     tms_tree *tree; /* NULL: it has had none */
-    /* Of a branch: the sequence whose pages it reads where its own are `gone`. */
+    /* Of a branch: the sequence whose pages it reads where its own are `gone`. Of a journal: its
+     * sequence. */
     const struct tms_sequence *trunk;
+    struct tms_sequence
+        *journal;    /* journal.c; NULL: it has had none. Without slots: it has none now */
     tms_lane *lanes; /* [n_lanes] */
     int32_t *pages;  /* [n_lanes][list_pages] */
     uint32_t list_pages;
@@ -104,8 +109,9 @@ typedef struct tms_sequence {
 typedef struct tms_growth {
     tms_sequence *sequence;
     uint32_t rows;
-    uint32_t shared; /* of a branch: how many of these, the first ones, earlier branches bring */
-    uint32_t cap; /* most slots of a lane; UINT32_MAX: no limit. If a lane reaches it, rows is 1 */
+    /* Of a branch: how many of these, the first ones, earlier branches bring. Of a journal: all. */
+    uint32_t shared;
+    uint32_t cap; /* most slots of a lane; UINT32_MAX: no limit */
     bool scores;  /* the step changes the scores of all slots: no page stays shared */
 } tms_growth;
 
@@ -159,8 +165,8 @@ uint32_t tms_pool_layers(const tamis_cache_params *params, uint32_t n_pools, uin
 /* NULL if there is no such sequence. */
 tms_sequence *tms_cache_find(const tamis_cache *cache, tamis_sequence id);
 
-/* Finds a sequence that no open step works on; the second also refuses one that has a tree. E_ARGUMENT,
- * E_STATE. */
+/* Finds a sequence that no open step works on; the second also refuses one that has a tree or a journal.
+ * E_ARGUMENT, E_STATE. */
 tamis_status tms_cache_find_still(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
                                   tamis_error *error);
 tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
@@ -367,6 +373,27 @@ void tms_branches_choose(tamis_cache *cache, tms_sequence *sequence, uint32_t br
 
 /* Removes the branches but the first, which stays as it is. Does nothing where there are none. */
 void tms_branches_end(tamis_cache *cache, tms_sequence *sequence);
+
+/* ---- Journals (journal.c) --------------------------------------------------------------------- */
+
+/* Where rows of a sequence take the places of tokens, and it is not known yet which of them stay, its
+ * journal has a slot in every lane for each row: there the plan keeps what the row has replaced. */
+
+/* The sequence's journal, if it has one; else NULL. */
+static inline tms_sequence *tms_journal_of(const tms_sequence *sequence) {
+    return sequence->journal && sequence->journal->length ? sequence->journal : NULL;
+}
+
+/* An empty journal, whose lanes grow by the step's rows; NULL: no memory. */
+tms_sequence *tms_journal_begin(tamis_cache *cache, tms_sequence *sequence);
+/* Gives back what the journal holds. Does nothing where there is none. */
+void tms_journal_end(tamis_cache *cache, tms_sequence *sequence);
+
+/* The first `kept` rows of a sequence's last step stay, of which some have replaced tokens, the others
+ * have been undone in the cache's memory: lanes and history, which was `before`, become those of a
+ * step of as many rows. */
+void tms_journal_return(tamis_cache *cache, tms_sequence *sequence, const tms_past *before,
+                        uint32_t kept);
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 

@@ -26,6 +26,7 @@ static void free_tree(tms_tree *tree) {
 void tms_sequence_free(tms_sequence *sequence) {
     if (!sequence) return;
     free_tree(sequence->tree);
+    tms_sequence_free(sequence->journal);
     free(sequence->lanes);
     free(sequence->pages);
     free(sequence);

@@ -64,10 +64,20 @@ tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tm
                                  tamis_error *error) {
     TMS_TRY(tms_cache_find_still(cache, id, out, error));
     const tms_tree *tree = tms_tree_of(*out);
+    TMS_REQUIRE(
+        !(*out)->lost, TAMIS_E_STATE,
+        "what sequence %" PRIu64
+        " holds is not known since a call of the device failed that was to undo rows: it can only "
+        "be removed",
+        id);
     TMS_REQUIRE(!tree, TAMIS_E_STATE,
                 "sequence %" PRIu64 " has a tree of %" PRIu32
                 " rows: tamis_plan_keep_path chooses among them first",
                 id, tree->n_rows);
+    TMS_REQUIRE(!tms_journal_of(*out), TAMIS_E_STATE,
+                "it is not known yet which of the last %" PRIu32 " rows of sequence %" PRIu64
+                " stay: tamis_plan_keep_path says so first",
+                (*out)->journal->length, id);
     return TAMIS_OK;
 }
 
@@ -121,6 +131,7 @@ tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, u
 
 void tms_sequence_remove(tamis_cache *cache, tms_sequence *sequence) {
     tms_branches_end(cache, sequence);
+    tms_journal_end(cache, sequence);
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
         tms_lane_shorten(cache, sequence, lane, sequence->lanes[lane].length);
     cache->sequences[sequence->id & TMS_UNLISTED] = NULL;

@@ -44,6 +44,15 @@ static void count_written(tamis_plan *plan, uint32_t layer) {
     plan->counters.tokens_replaced += plan->step.layers[layer].n_staying;
 }
 
+/* Rows of a step in turns are written and attended one after another. */
+static tamis_status check_at_once(const tamis_plan *plan, tamis_error *error) {
+    TMS_REQUIRE(!plan || !plan->step.open || !plan->step.in_turns, TAMIS_E_STATE,
+                "the step has several rows of a sequence under %s: its layers take "
+                "tamis_plan_write_attend",
+                plan->setup.needs.entry->name);
+    return TAMIS_OK;
+}
+
 /* A layer that may be written now. */
 static tamis_status check_unwritten(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
     uint32_t row = 0;
@@ -92,7 +101,7 @@ static tamis_status replace_rows(tamis_plan *plan, const tms_replace_rows *p, ta
 static tamis_status put_sections(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
                                  tamis_error *error) {
     const tms_write_rows first = tms_template_write_section(&plan->templates, layer, 0, write);
-    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &first);
+    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, 0, &first);
     TMS_TRY(replace_rows(plan, &replace, error));
     if (plan->step.n_sections == 1) return TAMIS_OK;
     const tms_write_rows exact = tms_template_write_section(&plan->templates, layer, 1, write);
@@ -104,17 +113,23 @@ static void begin_write(tamis_plan *plan, uint32_t layer) {
     tms_loads_lose_present(&plan->loads, layer);
 }
 
+/* Bounds of the pages that the step fills, of which rows to come may write some. */
+static tamis_status bound_filled(tamis_plan *plan, uint32_t layer, tamis_error *error) {
+    const tms_step_layer *state = &plan->step.layers[layer];
+    tms_bounds bounds = tms_cache_bounds(plan->setup.cache, layer);
+    bounds.n = state->n_bounded;
+    bounds.pages = tms_step_table(&plan->step, plan->step.at.filled + state->filled);
+    if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
+    return TAMIS_OK;
+}
+
 /* Behind the launch that writes: rows to the other branches that have them, bounds of pages that became
  * full. */
 static tamis_status end_write(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
                               tamis_error *error) {
-    const tms_step_layer *state = &plan->step.layers[layer];
     const tms_copy_slots copies = tms_trees_copies(&plan->trees, &plan->step, layer, write);
-    tms_bounds bounds = tms_cache_bounds(plan->setup.cache, layer);
-    bounds.n = state->n_bounded;
-    bounds.pages = tms_step_table(&plan->step, plan->step.at.filled + state->filled);
     if (plan->trees.n > 0) RUN(plan, write_us, copy_slots, &copies);
-    if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
+    TMS_TRY(bound_filled(plan, layer, error));
     if (plan->step.fixed)
         plan->templates.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
     count_written(plan, layer);
@@ -135,6 +150,7 @@ static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_ro
 tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows *k,
                               const tamis_rows *v, tamis_error *error) {
     TMS_ENTER(plan);
+    TMS_TRY(check_at_once(plan, error));
     TMS_TRY(check_unwritten(plan, layer, error));
     tms_write_rows write = tms_template_write(&plan->templates, layer);
     TMS_TRY(check_write(plan, k, v, &write, error));
@@ -173,6 +189,11 @@ static tamis_status check_apart(const named_rows *a, const named_rows *b, uint32
     return TAMIS_OK;
 }
 
+/* Whether rows come as tamis_plan_write takes them, where that call does not serve. */
+static bool is_rotated(const tamis_plan *plan, const tamis_rotated_rows *p) {
+    return plan->step.in_turns && !p->rotation.table.buffer;
+}
+
 /* The caller's rows, into what the launch takes. */
 static tamis_status check_rotated_rows(const tamis_plan *plan, const tamis_rotated_rows *p,
                                        tms_write_rows *write, tamis_error *error) {
@@ -185,7 +206,8 @@ static tamis_status check_rotated_rows(const tamis_plan *plan, const tamis_rotat
         tms_rows_check(plan->setup.cache->context, q.rows, q.name, n, q.width, &q.stride, error));
     const named_rows k = {"k", &p->k, write->k_stride, cache->n_kv_heads * dim};
     const named_rows v = {"v", &p->v, write->v_stride, cache->n_kv_heads * dim};
-    TMS_REQUIRE(p->q.dtype == TAMIS_F32 && p->k.dtype == TAMIS_F32, TAMIS_E_ARGUMENT,
+    const bool rotated = !is_rotated(plan, p);
+    TMS_REQUIRE(p->q.dtype == TAMIS_F32 && (p->k.dtype == TAMIS_F32 || !rotated), TAMIS_E_ARGUMENT,
                 "q is %s, k and v are %s; rows that are to be rotated must be f32",
                 tamis_dtype_name(p->q.dtype), tamis_dtype_name(p->k.dtype));
     TMS_TRY(check_apart(&q, &k, n, error));
@@ -238,13 +260,14 @@ static tamis_status check_write_rotated(const tamis_plan *plan, uint32_t layer,
                 "reserved32 of tamis_rotated_rows is %" PRIu32 "; it must be 0", rows->reserved32);
     *write = tms_template_write(&plan->templates, layer);
     TMS_TRY(check_rotated_rows(plan, rows, write, error));
-    return check_rotation(plan, rows, &write->rotation, error);
+    return is_rotated(plan, rows) ? TAMIS_OK : check_rotation(plan, rows, &write->rotation, error);
 }
 
 tamis_status tamis_plan_write_rotated(tamis_plan *plan, uint32_t layer,
                                       const tamis_rotated_rows *rows, tamis_error *error) {
     TMS_ENTER(plan);
     tms_write_rows write;
+    TMS_TRY(check_at_once(plan, error));
     TMS_TRY(check_write_rotated(plan, layer, rows, &write, error));
     return enqueue_write(plan, layer, write, error);
 }
@@ -353,40 +376,38 @@ static void count_attended(tamis_plan *plan, uint32_t layer, uint32_t section, b
                            bool fused) {
     const tms_section *of = &plan->step.sections[section];
     count_read(plan, layer, of, listed, fused);
-    if (section == 0) plan->templates.n_listed = listed ? of->n_rows : 0;
+    plan->step.sections[section].listed = listed;
     plan->templates.attended = true;
     plan->templates.attended_layer = layer;
 }
 
-/* For the first section: rows that read lists are in no other. */
-static void fill_random(const tamis_plan *plan, uint32_t layer, uint32_t stride) {
+/* For the rows of a section. */
+static void fill_random(const tamis_plan *plan, uint32_t layer, uint32_t section, uint32_t stride) {
     const tms_step *step = &plan->step;
+    const tms_section *of = &step->sections[section];
     const tamis_cache_params *cache = &plan->setup.cache->params;
     float *scores = plan->templates.score_host;
-    for (uint32_t i = 0, row = 0; i < step->sections[0].n_sequences; i++) {
-        const uint32_t rows = tms_step_begun(step, i), first = tms_step_first(step, i);
-        for (uint32_t j = 0; j < rows; j++, row++)
-            for (uint32_t h = 0; h < cache->n_kv_heads; h++, scores += stride) {
-                uint32_t n = tms_step_visible(step, layer, row, h) / cache->page_size;
-                for (uint32_t o = 0; o < n; o++)
-                    scores[o] = tms_selection_random_score(plan->setup.params.selection.seed, layer,
-                                                           first + j, h, o);
-            }
-    }
+    for (uint32_t row = of->first_row; row < of->first_row + of->n_rows; row++)
+        for (uint32_t h = 0; h < cache->n_kv_heads; h++, scores += stride) {
+            const uint32_t n = tms_step_visible(step, layer, row, h) / cache->page_size;
+            for (uint32_t o = 0; o < n; o++)
+                scores[o] = tms_selection_random_score(plan->setup.params.selection.seed, layer,
+                                                       step->position[row], h, o);
+        }
 }
 
 /* Enqueues random scores for p->select, whose stride it sets. */
-static tamis_status send_random(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p,
-                                tamis_error *error) {
+static tamis_status send_random(tamis_plan *plan, uint32_t layer, uint32_t section,
+                                tms_sparse_attend *p, tamis_error *error) {
     uint64_t entries = (uint64_t)p->select.batch.n_rows * p->select.batch.n_kv_heads;
     /* The stride is that of this step's longest lane, so that as few bytes as possible are sent. */
     p->select.stride = p->select.batch.max_visible / p->select.granularity;
-    fill_random(plan, layer, p->select.stride);
+    fill_random(plan, layer, section, p->select.stride);
     return tms_memory_send(plan->setup.dev, p->select.scores, plan->templates.score_host,
                            entries * p->select.stride * sizeof *plan->templates.score_host, error);
 }
 
-static tamis_status score(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p,
+static tamis_status score(tamis_plan *plan, uint32_t layer, uint32_t section, tms_sparse_attend *p,
                           tamis_error *error) {
     tms_page_mass mass = tms_template_mass(&plan->templates, p);
     switch (plan->setup.reading.scored) {
@@ -399,7 +420,7 @@ static tamis_status score(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p
         RUN(plan, score_us, page_mass, &mass);
         break;
     case TMS_SCORE_RANDOM:
-        TIME(plan, score_us, send_random(plan, layer, p, error));
+        TIME(plan, score_us, send_random(plan, layer, section, p, error));
         break;
     }
     return TAMIS_OK;
@@ -441,7 +462,7 @@ static tamis_status run_listed(tamis_plan *plan, uint32_t layer, uint32_t sectio
                                tms_sparse_attend *p, bool fused, bool *observed,
                                tamis_error *error) {
     if (fused) return run_fused(plan, p, error);
-    TMS_TRY(score(plan, layer, p, error));
+    TMS_TRY(score(plan, layer, section, p, error));
     RUN(plan, select_us, select, &p->select);
     return run_attend(plan, layer, section, &p->attend, observed, error);
 }
@@ -460,35 +481,36 @@ static tms_matrix rows_of(const tms_section *section, tms_matrix rows) {
     return rows;
 }
 
-static attending attend_section(tamis_plan *plan, uint32_t layer, uint32_t section, tms_matrix q,
-                                tms_matrix out) {
+/* The caller's rows of a step, which have been checked. */
+typedef struct attended_rows {
+    tms_matrix q, out;
+} attended_rows;
+
+static attending attend_section(tamis_plan *plan, uint32_t layer, uint32_t section,
+                                const attended_rows *rows) {
     const tms_section *of = &plan->step.sections[section];
     attending a = {
         section, {.attend = tms_template_attend(&plan->templates, layer, section)}, false, NULL};
     a.listed = is_listed(plan, layer, section, &a.p.attend.batch, &a.path);
     if (a.listed) {
         a.p = tms_template_sparse(&plan->templates, layer, section);
-        a.p.score.q = rows_of(of, q);
+        a.p.score.q = rows_of(of, rows->q);
     }
-    a.p.attend.q = rows_of(of, q);
-    a.p.attend.out = rows_of(of, out);
+    a.p.attend.q = rows_of(of, rows->q);
+    a.p.attend.out = rows_of(of, rows->out);
     return a;
 }
 
-/* Checks a layer that is about to be attended, and the caller's rows; a: [n_sections]. */
+/* Checks a layer that is about to be attended, and the caller's rows. */
 static tamis_status check_attending(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
-                                    const tamis_rows *out, attending a[TMS_STEP_SECTIONS],
+                                    const tamis_rows *out, attended_rows *rows,
                                     tamis_error *error) {
-    tms_matrix q_rows, out_rows;
     TMS_REQUIRE(plan->setup.needs.feed != TMS_FEED_SUM || !plan->step.layers[layer].fed,
                 TAMIS_E_STATE,
                 "layer %" PRIu32 " has been attended in this step already: %s would count its rows "
                 "twice",
                 layer, plan->setup.needs.entry->name);
-    TMS_TRY(check_attend(plan, q, out, &q_rows, &out_rows, error));
-    for (uint32_t section = 0; section < plan->step.n_sections; section++)
-        a[section] = attend_section(plan, layer, section, q_rows, out_rows);
-    return TAMIS_OK;
+    return check_attend(plan, q, out, &rows->q, &rows->out, error);
 }
 
 static void end_attending(tamis_plan *plan, uint32_t layer, const attending *a, bool fused) {
@@ -496,21 +518,21 @@ static void end_attending(tamis_plan *plan, uint32_t layer, const attending *a, 
     count_attended(plan, layer, a->section, a->listed, fused);
 }
 
-static tamis_status enqueue_section(tamis_plan *plan, uint32_t layer, attending *a,
-                                    tamis_error *error) {
+static tamis_status enqueue_section(tamis_plan *plan, uint32_t layer, uint32_t section,
+                                    const attended_rows *rows, tamis_error *error) {
     tms_step *step = &plan->step;
-    tms_attend *attend = &a->p.attend;
-    const uint32_t section = a->section;
+    attending a = attend_section(plan, layer, section, rows);
+    tms_attend *attend = &a.p.attend;
     bool observed = false, fused = false;
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us,
-             tms_in_step_ask_weights(&plan->in_step, section, a->listed, attend, error));
+             tms_in_step_ask_weights(&plan->in_step, section, a.listed, attend, error));
     if (plan->sight.first) /* else there is nothing to time */
         TIME(plan, attend_us,
              tms_sight_find(&plan->sight, step, layer, section, &attend->batch, error));
-    if (a->listed) {
-        fused = tms_template_fuses(&plan->templates, &a->p);
-        TMS_TRY(run_listed(plan, layer, section, &a->p, fused, &observed, error));
+    if (a.listed) {
+        fused = tms_template_fuses(&plan->templates, &a.p);
+        TMS_TRY(run_listed(plan, layer, section, &a.p, fused, &observed, error));
     } else if (plan->setup.needs.rotation) {
         TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, section, attend, error));
     } else {
@@ -520,15 +542,15 @@ static tamis_status enqueue_section(tamis_plan *plan, uint32_t layer, attending 
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us,
              tms_in_step_use_weights(&plan->in_step, layer, section, attend, observed, error));
-    end_attending(plan, layer, a, fused);
+    end_attending(plan, layer, &a, fused);
     return TAMIS_OK;
 }
 
-static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, attending *a,
+static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, const attended_rows *rows,
                                    tamis_error *error) {
     plan->templates.attended = false;
     for (uint32_t section = 0; section < plan->step.n_sections; section++)
-        TMS_TRY(enqueue_section(plan, layer, &a[section], error));
+        TMS_TRY(enqueue_section(plan, layer, section, rows, error));
     plan->step.layers[layer].attended = true;
     return TAMIS_OK;
 }
@@ -536,11 +558,11 @@ static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, attending *
 tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
                                const tamis_rows *out, tamis_error *error) {
     TMS_ENTER(plan);
-    attending a[TMS_STEP_SECTIONS];
+    attended_rows rows;
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
     TMS_TRY(tms_plan_check_held(plan, layer, error));
-    TMS_TRY(check_attending(plan, layer, q, out, a, error));
-    return enqueue_attend(plan, layer, a, error);
+    TMS_TRY(check_attending(plan, layer, q, out, &rows, error));
+    return enqueue_attend(plan, layer, &rows, error);
 }
 
 /* ---- Write and attend ------------------------------------------------------------------------- */
@@ -563,7 +585,7 @@ static tamis_status check_written_beside(const tamis_plan *plan, const tamis_rot
 static bool nothing_between(const tamis_plan *plan, uint32_t layer) {
     const tms_step *step = &plan->step;
     const bool decodes = step->n_rows == step->n_sequences && step->n_rows == step->n_begun;
-    return decodes && step->n_sections == 1 && plan->trees.n == 0 &&
+    return decodes && !step->in_turns && step->n_sections == 1 && plan->trees.n == 0 &&
            step->layers[layer].n_staying == 0 && !plan->sight.first &&
            !plan->setup.needs.rotation && plan->setup.needs.feed != TMS_FEED_KEYS &&
            !tms_in_step_observes(&plan->in_step);
@@ -571,11 +593,13 @@ static bool nothing_between(const tamis_plan *plan, uint32_t layer) {
 
 /* In one launch, if there is one for the case: *done. */
 static tamis_status write_and_attend(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
-                                     const attending *a, bool *done, tamis_error *error) {
+                                     const attended_rows *rows, bool *done, tamis_error *error) {
+    *done = false;
+    if (!nothing_between(plan, layer)) return TAMIS_OK;
+    const attending section = attend_section(plan, layer, 0, rows), *a = &section;
     const tms_write_attend all = {*write, a->p.attend};
     const tms_write_sparse_attend sparse = {*write, a->p};
-    *done = nothing_between(plan, layer) &&
-            (a->listed ? plan->step.layers[layer].n_bounded == 0 && /* scores read bounds */
+    *done = (a->listed ? plan->step.layers[layer].n_bounded == 0 && /* scores read bounds */
                              tms_template_writes_sparse(&plan->templates, &sparse)
                        : tms_template_writes(&plan->templates, &all));
     if (!*done) return TAMIS_OK;
@@ -591,20 +615,69 @@ static tamis_status write_and_attend(tamis_plan *plan, uint32_t layer, const tms
     return TAMIS_OK;
 }
 
+/* ---- In turns --------------------------------------------------------------------------------- */
+
+/* Writes the rows of a section; where a row is alone, what it replaces has been kept before. */
+static tamis_status write_turn(tamis_plan *plan, uint32_t layer, uint32_t section,
+                               const tms_write_rows *write, tamis_error *error) {
+    tms_step_layer *state = &plan->step.layers[layer];
+    const tms_section *of = &plan->step.sections[section];
+    const bool replaces = !of->exact && state->n_staying > 0;
+    const tms_replace_rows p = tms_in_step_replace(&plan->in_step, layer, section, write);
+    if (!of->alone) return replaces ? replace_rows(plan, &p, error) : put_rows(plan, write, error);
+    if (!state->kept) {
+        TIME(plan, replace_us,
+             tms_journals_keep_scores(&plan->journals, layer, section, &write->batch, error));
+        if (replaces) RUN(plan, replace_us, replace, &p.replace);
+        if (replaces)
+            TIME(plan, replace_us,
+                 tms_journals_keep_slots(&plan->journals, layer, section, write, error));
+        state->kept = true;
+    }
+    TMS_TRY(put_rows(plan, write, error));
+    if (replaces) RUN(plan, bounds_us, bounds, &p.bounds);
+    return TAMIS_OK;
+}
+
+/* Section after section is written and attended; a repeated call goes on where one has failed. */
+static tamis_status enqueue_turns(tamis_plan *plan, uint32_t layer, const tms_write_rows *rows,
+                                  const attended_rows *attended, tamis_error *error) {
+    tms_step_layer *state = &plan->step.layers[layer];
+    begin_write(plan, layer);
+    plan->templates.attended = false;
+    for (; state->turn < plan->step.n_sections; state->turn++) {
+        const tms_write_rows write =
+            tms_template_write_section(&plan->templates, layer, state->turn, rows);
+        if (!state->put) {
+            TMS_TRY(write_turn(plan, layer, state->turn, &write, error));
+            if (plan->setup.needs.feed == TMS_FEED_KEYS)
+                TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
+            TMS_TRY(bound_filled(plan, layer, error));
+            state->put = true;
+        }
+        TMS_TRY(enqueue_section(plan, layer, state->turn, attended, error));
+        state->kept = state->put = false;
+    }
+    count_written(plan, layer);
+    state->attended = true;
+    return TAMIS_OK;
+}
+
 tamis_status tamis_plan_write_attend(tamis_plan *plan, uint32_t layer,
                                      const tamis_rotated_rows *rows, const tamis_rows *out,
                                      tamis_error *error) {
     TMS_ENTER(plan);
     tms_write_rows write;
-    attending a[TMS_STEP_SECTIONS];
+    attended_rows attended;
     bool done = false;
     TMS_TRY(check_write_rotated(plan, layer, rows, &write, error));
-    TMS_TRY(check_attending(plan, layer, &rows->q, out, a, error));
-    TMS_TRY(check_written_beside(plan, rows, &write, out, &a[0].p.attend.out, error));
-    TMS_TRY(write_and_attend(plan, layer, &write, &a[0], &done, error));
+    TMS_TRY(check_attending(plan, layer, &rows->q, out, &attended, error));
+    TMS_TRY(check_written_beside(plan, rows, &write, out, &attended.out, error));
+    if (plan->step.in_turns) return enqueue_turns(plan, layer, &write, &attended, error);
+    TMS_TRY(write_and_attend(plan, layer, &write, &attended, &done, error));
     if (done) return TAMIS_OK;
     TMS_TRY(enqueue_write(plan, layer, write, error));
-    return enqueue_attend(plan, layer, a, error);
+    return enqueue_attend(plan, layer, &attended, error);
 }
 
 /* A graph serves the step only if it was recorded with as many rows, from which the places of the
@@ -678,7 +751,7 @@ tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t k
     TMS_REQUIRE(kv_head < plan->setup.cache->params.n_kv_heads, TAMIS_E_ARGUMENT,
                 "kv_head %" PRIu32 " is not below %" PRIu32, kv_head,
                 plan->setup.cache->params.n_kv_heads);
-    if (row < plan->templates.n_listed)
+    if (tms_step_section_of(&plan->step, row)->listed)
         return read_list(plan, row, kv_head, pages, capacity, count, error);
     const uint32_t layer = plan->templates.attended_layer;
     uint32_t first;

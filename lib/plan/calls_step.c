@@ -16,7 +16,7 @@ static uint32_t selected_of(const tamis_step *in) {
 /* What is taken into the step: its sequences, branches among them, how many of these are not exact, and
  * their rows; a row counts for each branch that has it, but once among those that are not exact. */
 typedef struct taken {
-    uint32_t n, n_selected;
+    uint32_t n, n_selected, n_exact; /* n: with the journals */
     uint64_t rows, selected;
 } taken;
 
@@ -37,6 +37,7 @@ static tamis_status take(tamis_plan *plan, const tms_growth *from, bool exact, t
     growth->shared = from->shared;
     plan->step.sequences[to->n++] = sequence;
     to->n_selected += !exact;
+    to->n_exact += exact;
     to->rows += from->rows;
     to->selected += exact ? 0 : from->rows - from->shared;
     return TAMIS_OK;
@@ -84,6 +85,36 @@ static tamis_status check_sequence(const tamis_plan *plan, tamis_sequence id, ui
     return tms_sight_check_held(&plan->sight, sequence, sequence->length, error);
 }
 
+/* Behind the sequences the journals of those that are not exact, whose eviction acts within steps, and
+ * that bring several rows. */
+static tamis_status take_journals(tamis_plan *plan, taken *to, tamis_error *error) {
+    const tms_setup *setup = &plan->setup;
+    tms_step *step = &plan->step;
+    const uint32_t n = to->n_selected;
+    plan->journals.n = 0;
+    if (!(setup->params.flags & TAMIS_PLAN_VERIFY)) return TAMIS_OK;
+    for (uint32_t i = 0, row = 0; i < n; row += step->growth[i++].rows) {
+        tms_sequence *sequence = step->sequences[i];
+        const uint32_t rows = step->growth[i].rows;
+        if (rows == 1) continue;
+        TMS_REQUIRE(to->n < setup->params.max_sequences, TAMIS_E_ARGUMENT,
+                    "the step's sequences, of which those with several rows count twice, exceed "
+                    "max_sequences %" PRIu32,
+                    setup->params.max_sequences);
+        tms_sequence *journal = tms_journal_begin(setup->cache, sequence);
+        TMS_REQUIRE(journal, TAMIS_E_NO_MEMORY,
+                    "no host memory for what rows of sequence %" PRIu64 " replace", sequence->id);
+        plan->journals.all[plan->journals.n++] =
+            (tms_journal){sequence->id, row, rows, tms_history_give(sequence)};
+        step->growth[to->n] = (tms_growth){.sequence = journal,
+                                           .rows = rows,
+                                           .shared = rows,
+                                           .cap = setup->needs.in_place ? UINT32_MAX : 0};
+        step->sequences[to->n++] = journal;
+    }
+    return TAMIS_OK;
+}
+
 /* Checks the sequences and puts them into the step; those that were taken are `in_step`. */
 static tamis_status collect(tamis_plan *plan, const tamis_step *in, taken *to, tamis_error *error) {
     const tamis_plan_params *p = &plan->setup.params;
@@ -104,18 +135,21 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, taken *to, t
                     " rows, which exceed max_rows %" PRIu32,
                     i + 1, to->rows, p->max_rows);
     }
-    TMS_REQUIRE(
-        !plan->setup.reading.listed || to->selected <= p->max_selected_rows, TAMIS_E_ARGUMENT,
-        "%" PRIu64 " rows go through the selection, which exceed max_selected_rows %" PRIu32,
-        to->selected, p->max_selected_rows);
-    return TAMIS_OK;
+    const bool bounded = plan->setup.reading.listed || p->flags & TAMIS_PLAN_VERIFY;
+    TMS_REQUIRE(!bounded || to->selected <= p->max_selected_rows, TAMIS_E_ARGUMENT,
+                "%" PRIu64
+                " rows go through the selection, which exceed max_selected_rows %" PRIu32,
+                to->selected, p->max_selected_rows);
+    return take_journals(plan, to, error);
 }
 
-/* Takes the branches from the step's first n sequences. */
+/* Takes branches and journals from the step's first n sequences. */
 static void end_branches(tamis_plan *plan, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        if (!plan->step.sequences[i]->trunk)
-            tms_branches_end(plan->setup.cache, plan->step.sequences[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (plan->step.sequences[i]->trunk) continue;
+        tms_branches_end(plan->setup.cache, plan->step.sequences[i]);
+        tms_journal_end(plan->setup.cache, plan->step.sequences[i]);
+    }
 }
 
 static tamis_status check_mixed(const tamis_plan *plan, const tamis_step *in, tamis_error *error) {
@@ -141,6 +175,7 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, taken *to
     TMS_REQUIRE(in->reserved32 == 0, TAMIS_E_ARGUMENT,
                 "reserved32 of tamis_step is %" PRIu32 "; it must be 0", in->reserved32);
     TMS_REQUIRE(!plan->setup.cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
+    TMS_TRY(tms_journals_check_settled(&plan->journals, error));
     TMS_REQUIRE(in->sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
     TMS_REQUIRE(in->count > 0, TAMIS_E_ARGUMENT, "the step has no sequences");
     TMS_REQUIRE(in->count <= plan->setup.params.max_sequences, TAMIS_E_ARGUMENT,
@@ -212,12 +247,12 @@ static tamis_status copy_shared(const tamis_plan *plan, tamis_error *error) {
 }
 
 /* Uploads everything that the device needs before the first layer. */
-static tamis_status upload(tamis_plan *plan, uint32_t n_selected, tamis_error *error) {
+static tamis_status upload(tamis_plan *plan, const taken *rows, tamis_error *error) {
     tms_step *step = &plan->step;
     uint32_t n = step->n_sequences;
     TMS_TRY(tms_query_rings_bring(&plan->rings, step->sequences, n, step->ring, error));
     TMS_TRY(tms_page_table_bring(&plan->table, step->sequences, n, step->table_row, error));
-    tms_step_fill(step, n_selected);
+    tms_step_fill(step, rows->n_selected, rows->n_exact);
     tms_loads_clear(&plan->loads);
     TMS_TRY(tms_arena_send(&step->tables, plan->setup.dev, 0, step->at.end, error));
     return copy_shared(plan, error);
@@ -238,7 +273,7 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis
     step->n_sequences = rows.n;
     tms_trees_count(&plan->trees, step->growth, rows.n);
     plan->templates.attended = false;
-    const tamis_status status = upload(plan, rows.n_selected, error);
+    const tamis_status status = upload(plan, &rows, error);
     if (status != TAMIS_OK) {
         tms_cache_rollback(cache, step->growth, rows.n, false);
         end_branches(plan, rows.n);
@@ -384,12 +419,46 @@ tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
     return TAMIS_OK;
 }
 
+/* Undoes the rows of the open step that belong to a journal, in a layer. False: what the lanes hold is
+ * not known. */
+static bool undo_begun(tamis_plan *plan, const tms_journal *journal, uint32_t layer) {
+    const tms_step *step = &plan->step;
+    const tms_step_layer *of = &step->layers[layer];
+    const tms_write_rows write = tms_template_write(&plan->templates, layer);
+    const uint32_t begun = of->written ? step->n_sections : of->turn + of->kept;
+    const tms_section *last = begun ? &step->sections[begun - 1] : NULL;
+    uint32_t end = last ? last->first_row + last->n_rows : 0;
+    if (end > journal->first + journal->n) end = journal->first + journal->n;
+    return end <= journal->first ||
+           tms_journals_undo(&plan->journals, layer, journal->first, end, &write, NULL) == TAMIS_OK;
+}
+
+static void undo_step(tamis_plan *plan) {
+    const uint32_t n_layers = plan->setup.cache->params.n_layers;
+    for (uint32_t i = 0; i < plan->journals.n; i++) {
+        const tms_journal *journal = &plan->journals.all[i];
+        tms_sequence *sequence = tms_cache_find(plan->setup.cache, journal->id);
+        for (uint32_t layer = 0; layer < n_layers; layer++)
+            sequence->lost |= !undo_begun(plan, journal, layer);
+    }
+}
+
+/* The history of sequences whose rows were undone is the one before. */
+static void return_histories(tamis_plan *plan) {
+    for (uint32_t i = 0; i < plan->journals.n; i++) {
+        const tms_journal *journal = &plan->journals.all[i];
+        tms_history_take(tms_cache_find(plan->setup.cache, journal->id), &journal->before);
+    }
+    plan->journals.n = 0;
+}
+
 /* Marks the sequences in which a token of some lane may have been overwritten. */
 static void mark_given_up(tamis_plan *plan) {
     const tms_step *step = &plan->step;
     uint32_t heads = plan->setup.cache->params.n_kv_heads;
     for (uint32_t i = 0; i < step->n_sequences; i++)
         for (uint32_t lane = 0; lane < plan->setup.cache->n_lanes; lane++) {
+            if (step->sequences[i]->trunk || tms_journal_of(step->sequences[i])) continue;
             bool stayed = step->sequences[i]->lanes[lane].grown < step->growth[i].rows;
             if (stayed && step->layers[lane / heads].begun)
                 step->sequences[i]->given_up = step->growth[i].cap;
@@ -398,11 +467,13 @@ static void mark_given_up(tamis_plan *plan) {
 
 void tms_plan_give_up(tamis_plan *plan) {
     tms_step *step = &plan->step;
+    undo_step(plan);
     mark_given_up(plan);
     tms_cache_rollback(plan->setup.cache, step->growth, step->n_sequences, true);
     for (uint32_t i = 0; i < step->n_sequences; i++)
         if (step->sequences[i]->given_up) tms_history_replaced(step->sequences[i]);
     tms_in_step_note_scores(&plan->in_step, false, true);
+    return_histories(plan);
     end_branches(plan, step->n_sequences);
     step->open = false;
 }
@@ -429,6 +500,29 @@ static tamis_status keep_rows_of_line(tamis_cache *cache, tms_sequence *sequence
                                  error);
 }
 
+/* Rows of which some may have taken the places of tokens. */
+static tamis_status keep_rows_in_place(tamis_plan *plan, tms_sequence *sequence, uint32_t row,
+                                       tamis_error *error) {
+    tamis_cache *cache = plan->setup.cache;
+    const tms_journal *journal = tms_journals_find(&plan->journals, sequence->id);
+    TMS_REQUIRE(journal, TAMIS_E_STATE,
+                "the last rows of sequence %" PRIu64 " were those of a step of another plan",
+                sequence->id);
+    TMS_REQUIRE(row == TAMIS_NO_ROW || row < journal->n, TAMIS_E_ARGUMENT,
+                "row %" PRIu32 " is not below the %" PRIu32 " of sequence %" PRIu64
+                " in its last step",
+                row, journal->n, sequence->id);
+    const uint32_t kept = row == TAMIS_NO_ROW ? 0 : row + 1;
+    for (uint32_t layer = 0; layer < cache->params.n_layers; layer++) {
+        const tms_write_rows write = tms_template_write(&plan->templates, layer);
+        TMS_TRY(tms_journals_undo(&plan->journals, layer, journal->first + kept,
+                                  journal->first + journal->n, &write, error));
+    }
+    if (kept < journal->n) tms_journal_return(cache, sequence, &journal->before, kept);
+    tms_journal_end(cache, sequence);
+    return TAMIS_OK;
+}
+
 tamis_status tamis_plan_keep_path(tamis_plan *plan, tamis_sequence id, uint32_t row,
                                   tamis_error *error) {
     TMS_ENTER(plan);
@@ -437,6 +531,7 @@ tamis_status tamis_plan_keep_path(tamis_plan *plan, tamis_sequence id, uint32_t 
     tamis_cache *cache = plan->setup.cache;
     TMS_TRY(tms_cache_find_still(cache, id, &sequence, error));
     const tms_tree *tree = tms_tree_of(sequence);
+    if (tms_journal_of(sequence)) return keep_rows_in_place(plan, sequence, row, error);
     if (!tree) return keep_rows_of_line(cache, sequence, row, error);
     TMS_REQUIRE(row == TAMIS_NO_ROW || row < tree->n_rows, TAMIS_E_ARGUMENT,
                 "row %" PRIu32 " is not below the %" PRIu32 " of sequence %" PRIu64

@@ -10,7 +10,7 @@
 
 #define ALL_FLAGS                                                                                  \
     (TAMIS_PLAN_TIMING | TAMIS_PLAN_FIXED_LAUNCHES | TAMIS_PLAN_UNFUSED | TAMIS_PLAN_ROW_MASSES |  \
-     TAMIS_PLAN_ROTATED | TAMIS_PLAN_GIVE_BACK | TAMIS_PLAN_TREES)
+     TAMIS_PLAN_ROTATED | TAMIS_PLAN_GIVE_BACK | TAMIS_PLAN_TREES | TAMIS_PLAN_VERIFY)
 
 static void fill_defaults(tamis_plan_params *p) {
     if (p->max_sequences == 0) p->max_sequences = 1;
@@ -61,6 +61,18 @@ static tamis_status check_trees(const tamis_plan_params *p, const tms_eviction_n
     return TAMIS_OK;
 }
 
+/* Rows that are verified may be given up, which costs memory where evictions act within steps. */
+static tamis_status check_verify(const tamis_plan_params *p, const tms_eviction_needs *needs,
+                                 tamis_error *error) {
+    if (!(p->flags & TAMIS_PLAN_VERIFY)) return TAMIS_OK;
+    TMS_REQUIRE(
+        needs->in_place || tms_needs_weights(needs), TAMIS_E_ARGUMENT,
+        "TAMIS_PLAN_VERIFY under eviction %s, which does not act within steps: several rows of a "
+        "sequence need no flag there",
+        tamis_eviction_name(p->eviction.kind));
+    return TAMIS_OK;
+}
+
 /* Checks what the eviction needs of the cache and of the plan's other parameters. */
 static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_params *p,
                                    tamis_error *error) {
@@ -69,6 +81,7 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     tms_eviction_needs needs;
     tms_eviction_ask(&p->eviction, &needs);
     TMS_TRY(check_trees(p, &needs, error));
+    TMS_TRY(check_verify(p, &needs, error));
     if (!needs.active) return TAMIS_OK;
     TMS_REQUIRE((planes & ~have) == 0, TAMIS_E_ARGUMENT,
                 "eviction %s needs planes %" PRIu32 "; the cache has %" PRIu32, name, planes, have);
@@ -267,6 +280,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     plan->masses = (tms_masses){.setup = setup, .step = &plan->step, .templates = &plan->templates};
     plan->in_step = (tms_in_step){
         .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
+    plan->journals = (tms_journals){.setup = setup, .step = &plan->step, .in_step = &plan->in_step};
     plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
     plan->between = (tms_between){
         .setup = setup, .table = &plan->table, .rings = &plan->rings, .sight = &plan->sight};
@@ -277,6 +291,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     tms_step_add(&plan->step, tms_trees_room(&plan->trees));
     tms_step_add(&plan->step, tms_in_step_room(&plan->in_step));
     tms_step_add(&plan->step, tms_reindex_room(&plan->reindex));
+    tms_step_add(&plan->step, tms_journals_room(&plan->journals));
     TMS_TRY(tms_step_create(&plan->step, setup, error));
     TMS_TRY(tms_page_table_create(&plan->table, setup, error));
     TMS_TRY(tms_query_rings_create(&plan->rings, error));
@@ -284,6 +299,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_loads_create(&plan->loads, error));
     TMS_TRY(tms_masses_create(&plan->masses, error));
     TMS_TRY(tms_in_step_create(&plan->in_step, error));
+    TMS_TRY(tms_journals_create(&plan->journals, error));
     TMS_TRY(tms_reindex_create(&plan->reindex, error));
     return tms_between_create(&plan->between, error);
 }
@@ -299,7 +315,7 @@ static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *
     tms_write_rows write = tms_template_write(&plan->templates, layer);
     tms_attend attend = tms_template_attend(&plan->templates, layer, 0);
     const tms_write_rows first = tms_template_write_section(&plan->templates, layer, 0, &write);
-    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &first);
+    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, 0, &first);
     attend.q.stride = attend.out.stride = tms_setup_width(&plan->setup);
     for (int exact = 0; exact <= 1; exact++) {
         tms_attend observed = attend;
@@ -328,6 +344,8 @@ static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_page_table_warm(&plan->table, error));
     TMS_TRY(tms_templates_warm(&plan->templates, &plan->step, error));
     TMS_TRY(warm_trees(plan, error));
+    const tms_write_rows write = tms_template_write(&plan->templates, 0);
+    TMS_TRY(tms_journals_warm(&plan->journals, &write, error));
     TMS_TRY(tms_loads_warm(&plan->loads, error));
     TMS_TRY(tms_masses_warm(&plan->masses, error));
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
@@ -369,6 +387,7 @@ static void end(tms_life *life) {
     /* The setup of a room that was not made is NULL. */
     if (p->between.setup) tms_between_destroy(&p->between);
     if (p->reindex.setup) tms_reindex_destroy(&p->reindex);
+    if (p->journals.setup) tms_journals_destroy(&p->journals);
     if (p->in_step.setup) tms_in_step_destroy(&p->in_step);
     if (p->masses.setup) tms_masses_destroy(&p->masses);
     if (p->loads.setup) tms_loads_destroy(&p->loads);

@@ -27,24 +27,35 @@ static void fill_stays(const tms_in_step *e, const tms_step *step) {
         for (uint32_t i = 0; i < step->n_sequences; i++)
             for (uint32_t n = 0; n < step->n_kept[i]; n++)
                 for (uint32_t h = 0; h < cache->n_kv_heads; h++)
-                    *stays++ = step->sequences[i]->lanes[layer * cache->n_kv_heads + h].grown <
-                               step->growth[i].rows;
+                    *stays++ = step->sequences[i]->lanes[layer * cache->n_kv_heads + h].grown <= n;
 }
 
-/* Lists the rows of a section whose weights go to scores: all rows of a sequence, or its last. */
-static void fill_spans(tms_in_step *e, const tms_step *step, uint32_t p) {
-    const tms_section *section = &step->sections[p];
+/* Of so many rows of a sequence in a section, those whose weights go to scores: all, or the last. */
+static uint32_t n_fed(const tms_in_step *e, uint32_t rows) {
+    return e->setup->needs.feed == TMS_FEED_SUM ? rows : 1;
+}
+
+/* Lists those rows. */
+static void fill_spans(const tms_in_step *e, const tms_step *step, const tms_section *section) {
     int32_t *span = step->tables.host + e->item_spans + 2 * (uint64_t)section->first_sequence;
     uint32_t first = 0;
-    e->max_span[p] = 1;
     for (uint32_t i = 0; i < section->n_sequences; i++, span += 2) {
-        const uint32_t rows = step->n_kept[section->first_sequence + i],
-                       fed = e->setup->needs.feed == TMS_FEED_SUM ? rows : 1;
+        const uint32_t rows = section->alone ? 1 : step->n_kept[section->first_sequence + i],
+                       fed = n_fed(e, rows);
         span[0] = (int32_t)(first + rows - fed);
         span[1] = (int32_t)fed;
-        if (fed > e->max_span[p]) e->max_span[p] = fed;
         first += rows;
     }
+}
+
+/* The most rows of a sequence that they are. */
+static uint32_t longest_span(const tms_in_step *e, const tms_section *section) {
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < section->n_sequences && !section->alone; i++) {
+        const uint32_t fed = n_fed(e, e->step->n_kept[section->first_sequence + i]);
+        if (fed > most) most = fed;
+    }
+    return most;
 }
 
 /* The sequences whose rows' weights go to scores. */
@@ -59,7 +70,7 @@ static void fill_items(tms_in_step *e, const tms_step *step) {
                 (int32_t)step->sequences[i]->lanes[lane].length;
     }
     for (uint32_t p = 0; p < step->n_sections; p++)
-        fill_spans(e, step, p);
+        fill_spans(e, step, &step->sections[p]);
 }
 
 static void fill(void *room, const tms_step *step) {
@@ -86,7 +97,10 @@ tamis_status tms_in_step_create(tms_in_step *e, tamis_error *error) {
     const uint64_t sequences = p->max_sequences, lanes = sequences * c->n_kv_heads;
     tms_device *dev = setup->dev;
     e->stride = tms_align_ints(most);
-    const uint64_t weights = lanes * e->stride * sizeof(float), changed = lanes * sizeof(int32_t);
+    const bool verifies = p->flags & TAMIS_PLAN_VERIFY;
+    const uint64_t rows = verifies ? (uint64_t)c->n_layers * p->max_selected_rows : sequences;
+    const uint64_t weights = lanes * e->stride * sizeof(float),
+                   changed = rows * c->n_kv_heads * sizeof(int32_t);
     TMS_TRY(tms_memory_take(dev, weighs ? lse : 0, &e->lse, error));
     TMS_TRY(tms_memory_take(dev, weighs ? sequences * c->n_heads * logits : 0, &e->logits, error));
     TMS_TRY(tms_memory_take(dev, newest ? weights : 0, &e->newest, error));
@@ -169,9 +183,10 @@ tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, ui
     TMS_TRY(check_alike(setup, sequence, error));
     if (exact) return check_exact(setup, sequence, rows, error);
     if (!tms_needs_weights(needs) && !needs->in_place) return TAMIS_OK;
-    TMS_REQUIRE(rows == 1, TAMIS_E_ARGUMENT,
+    TMS_REQUIRE(rows == 1 || setup->params.flags & TAMIS_PLAN_VERIFY, TAMIS_E_ARGUMENT,
                 "sequence %" PRIu64 " brings %" PRIu32
-                " rows: a step that is not exact brings one under eviction %s",
+                " rows: a step that is not exact brings one under eviction %s, unless the plan has "
+                "TAMIS_PLAN_VERIFY",
                 sequence->id, rows, needs->entry->name);
     bool stays = false;
     for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++) {
@@ -179,7 +194,7 @@ tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, ui
                     "lane %" PRIu32 " of sequence %" PRIu64 " holds %" PRIu32
                     " tokens, more than the budget %" PRIu32 " of %s: tamis_plan_evict comes first",
                     lane, sequence->id, sequence->lanes[lane].length, out->cap, needs->entry->name);
-        stays |= sequence->lanes[lane].length == out->cap;
+        stays |= sequence->lanes[lane].length + rows > out->cap;
     }
     /* A lane that grows needs no scores: it evicts nothing. */
     return stays ? tms_in_step_check_scores(setup, sequence, error) : TAMIS_OK;
@@ -187,11 +202,28 @@ tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, ui
 
 /* ---- Slots in place -------------------------------------------------------------------------- */
 
-tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer,
+/* Where the pages lie that row `first` of a step changes. */
+static tms_ref changed_by(const tms_in_step *e, uint32_t layer, uint32_t first) {
+    const tamis_plan_params *p = &e->setup->params;
+    const uint64_t rows = (uint64_t)layer * p->max_selected_rows + first;
+    const bool verifies = p->flags & TAMIS_PLAN_VERIFY;
+    return (tms_ref){e->changed, verifies ? rows * e->setup->cache->params.n_kv_heads * 4 : 0};
+}
+
+tms_bounds tms_in_step_changed(const tms_in_step *e, uint32_t layer, uint32_t first, uint32_t n) {
+    tms_bounds bounds = tms_cache_bounds(e->setup->cache, layer);
+    bounds.n = n * e->setup->cache->params.n_kv_heads;
+    bounds.pages = changed_by(e, layer, first);
+    return bounds;
+}
+
+tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer, uint32_t section,
                                      const tms_write_rows *write) {
     const tms_setup *setup = e->setup;
     const tms_step *step = e->step;
-    uint64_t entry = tms_step_entry(step, layer);
+    const uint32_t first = step->sections[section].first_row;
+    const uint64_t entry =
+        tms_step_entry(step, layer) + (uint64_t)first * setup->cache->params.n_kv_heads;
     const tms_replace replace = {.kv = write->kv,
                                  .planes = {write->planes.positions, setup->needs.feed
                                                                          ? write->planes.scores
@@ -199,15 +231,13 @@ tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer,
                                  .batch = write->batch,
                                  .turns = tms_step_table(step, e->stays + entry),
                                  .slots = write->slots,
-                                 .changed = {e->changed, 0},
+                                 .changed = changed_by(e, layer, first),
                                  .positions = write->positions,
                                  .sinks = setup->params.eviction.sinks,
                                  .recent = setup->needs.recent,
                                  .lifetime = setup->params.eviction.options & TAMIS_EVICT_LIFETIME};
-    tms_replace_rows p = {replace, *write, tms_cache_bounds(setup->cache, layer)};
-    p.bounds.n = write->batch.n_rows * write->batch.n_kv_heads;
-    p.bounds.pages = replace.changed;
-    return p;
+    return (tms_replace_rows){replace, *write,
+                              tms_in_step_changed(e, layer, first, write->batch.n_rows)};
 }
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
@@ -250,7 +280,7 @@ tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, uint32_t s
     const bool newest = e->setup->needs.feed == TMS_FEED_NEWEST;
     tms_observe observe = tms_template_observe(attend);
     observe.n_items = step->n_rows ? of->n_sequences : 0;
-    observe.max_span = e->max_span[section] ? e->max_span[section] : 1;
+    observe.max_span = longest_span(e, of);
     observe.spans = tms_step_table(step, e->item_spans + 2 * (uint64_t)of->first_sequence);
     observe.group = newest ? TAMIS_GROUP_MEAN : TAMIS_GROUP_SUM;
     observe.accumulate = !newest;
@@ -269,11 +299,12 @@ static tamis_status put_newest(const tms_in_step *e, uint32_t layer, uint32_t se
                      .x = observe->values,
                      .out = {tms_cache_planes(e->setup->cache, layer).scores, 0},
                      .page_size = observe->kv.page_size};
-    uint64_t entry = ((uint64_t)layer * step->n_sequences + first) * mean.batch.n_kv_heads;
+    const uint64_t entry = ((uint64_t)layer * step->n_sequences + first) * mean.batch.n_kv_heads;
     mean.batch.n_rows = observe->n_items;
     mean.batch.first = (tms_ref){NULL, 0}; /* of the step's rows, which are not items */
     mean.batch.row_seq = tms_step_table(step, e->item_seq + first);
-    mean.batch.visible = tms_step_table(step, e->item_visible + entry);
+    if (!step->sections[section].alone) /* else the row's own are those of its sequence then */
+        mean.batch.visible = tms_step_table(step, e->item_visible + entry);
     return tms_run_fuse(e->setup->dev, &mean, error);
 }
 

@@ -17,13 +17,13 @@ typedef struct tms_in_step {
     tms_mem *logits;  /* f32 [max_sequences][n_heads][] of decode rows */
     tms_mem *newest;  /* f32 [max_sequences][n_kv_heads][stride], the newest rows' weights */
     uint64_t stride;  /* elements */
-    tms_mem *changed; /* int32 [max_sequences][n_kv_heads] pages whose tokens are replaced */
+    /* int32 [max_sequences][n_kv_heads] pages whose tokens are replaced; of plans that verify, for each row:
+     * [n_layers][max_selected_rows][n_kv_heads] */
+    tms_mem *changed;
     uint64_t stays;   /* [n_layers][n_rows][n_kv_heads], evicting in place */
     /* For the sequences of a step whose weights go to scores: rows of the page table [n], (first,
      * number) of those query rows [n][2], which are counted from their section's first row, and visible [n_layers][n][n_kv_heads] */
     uint64_t item_seq, item_spans, item_visible;
-    uint32_t
-        max_span[TMS_STEP_SECTIONS]; /* the most of those query rows of a sequence, by sections */
 } tms_in_step;
 
 /* Its tables in the step's. */
@@ -38,11 +38,13 @@ void tms_in_step_destroy(tms_in_step *e);
 tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, uint32_t rows,
                                 bool exact, tms_growth *out, tamis_error *error);
 
-/* Where a layer has lanes that stay at their length: finding slots in them, writing the first section's
- * rows there, and the bounds of the pages that hold the slots. Without replace_rows, the three are run
- * one by one. */
-tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer,
+/* Where a layer has lanes that stay at their length: finding slots in them, writing a section's rows
+ * there, and the bounds of the pages that hold the slots. Without replace_rows, the three are run one by
+ * one. */
+tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer, uint32_t section,
                                      const tms_write_rows *write);
+/* Those bounds, for rows [first, first + n) of a step of a plan that verifies. */
+tms_bounds tms_in_step_changed(const tms_in_step *e, uint32_t layer, uint32_t first, uint32_t n);
 
 /* After rows were written: scores of their keys to the plane of scores, if the eviction uses them. */
 tamis_status tms_in_step_score_rows(const tms_in_step *e, const tms_write_rows *write,

@@ -114,8 +114,8 @@ static void add_values(const tms_masses *m, uint32_t layer, uint64_t stride, dou
 tamis_status tms_masses_add(const tms_masses *m, uint32_t layer, const tms_matrix *q, uint32_t last,
                             double *mass, tamis_error *error) {
     const uint32_t heads = m->setup->cache->params.n_kv_heads, end = m->step->n_rows;
-    const uint64_t stride = tms_align_ints(m->step->layers[layer].max_visible[0]);
     const tms_batch all = tms_template_attend(m->templates, layer, 0).batch;
+    const uint64_t stride = tms_align_ints(all.max_visible);
     TMS_TRY(tms_sight_find(m->templates->sight, m->step, layer, 0, &all, error));
     /* The newest rows first: their lane ends last, so they write every slot; the others add to these. */
     for (uint32_t left = last, n; left > 0; left -= n) {

@@ -6,6 +6,7 @@
 
 #include "lib/plan/evict_between.h"
 #include "lib/plan/evict_in_step.h"
+#include "lib/plan/journal.h"
 #include "lib/plan/load.h"
 #include "lib/plan/mass.h"
 #include "lib/plan/page_table.h"
@@ -27,6 +28,7 @@ struct tamis_plan {
     tms_loads loads;
     tms_masses masses;
     tms_in_step in_step;
+    tms_journals journals;
     tms_reindex reindex;
     tms_between between;
     tamis_plan_counters counters;

@@ -28,11 +28,10 @@ static void fill(void *room, const tms_step *step) {
     int32_t *near = host + reindex->near, *far = host + reindex->far;
     if (!setup->needs.rotation) return;
     for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
-        const tms_sequence *sequence = step->sequences[i];
-        const uint32_t gap = sequence->length - sequence->lanes[0].length;
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
-            index[row] = (int32_t)(row - tms_step_section_of(step, i)->first_row);
-            delta[row] = -(int32_t)gap;
+            const uint32_t seen = tms_step_visible(step, 0, row, 0);
+            index[row] = (int32_t)(row - tms_step_section_of(step, row)->first_row);
+            delta[row] = -(int32_t)(step->position[row] + 1 - seen);
             for (uint32_t h = 0; h < heads; h++) {
                 const uint32_t visible = tms_step_visible(step, 0, row, h);
                 *near++ = (int32_t)(visible < sinks ? visible : sinks);

@@ -46,6 +46,10 @@ static uint64_t most_filled(const tms_setup *setup) {
     return pages * setup->cache->n_lanes;
 }
 
+static size_t most_sections(const tms_setup *setup) {
+    return setup->params.flags & TAMIS_PLAN_VERIFY ? setup->params.max_selected_rows + 1 : 2;
+}
+
 void tms_step_add(tms_step *step, tms_step_room room) {
     step->rooms[step->n_rooms++] = room;
 }
@@ -63,11 +67,12 @@ tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error
     step->begun = calloc(size.rows, sizeof *step->begun);
     step->position = calloc(size.rows, sizeof *step->position);
     step->layers = calloc(setup->cache->params.n_layers, sizeof *step->layers);
+    step->sections = calloc(most_sections(setup), sizeof *step->sections);
     step->copies.pairs = calloc(copies, 2 * sizeof *step->copies.pairs);
     step->copies.count = calloc(setup->cache->size.pools, sizeof *step->copies.count);
     TMS_REQUIRE(step->sequences && step->growth && step->table_row && step->ring && step->n_kept &&
-                    step->begun && step->position && step->layers && step->copies.pairs &&
-                    step->copies.count,
+                    step->begun && step->position && step->layers && step->sections &&
+                    step->copies.pairs && step->copies.count,
                 TAMIS_E_NO_MEMORY, "no host memory for a plan of %zu sequences", n);
     return tms_arena_create(&step->tables, setup->dev,
                             lay_out(step, &size, most_filled(setup), copies).end, "a step", error);
@@ -83,6 +88,7 @@ void tms_step_destroy(tms_step *step) {
     free(step->begun);
     free(step->position);
     free(step->layers);
+    free(step->sections);
     free(step->copies.pairs);
     free(step->copies.count);
 }
@@ -94,6 +100,11 @@ static void fill_tiles(const tms_step *step, tms_section *section, int32_t *tile
     uint32_t first = 0;
     section->n_tiles = 0;
     section->max_tile_rows = 1;
+    if (section->alone) {
+        tile[0] = 0;
+        tile[1] = (int32_t)(section->n_rows = section->n_tiles = 1);
+        return;
+    }
     for (uint32_t i = 0; i < section->n_sequences; i++) {
         uint32_t left = step->n_kept[section->first_sequence + i];
         while (left > 0) {
@@ -120,11 +131,15 @@ static void fill_sections(tms_step *step) {
     }
 }
 
-/* The most slots that a row of the section sees in a layer. */
-static uint32_t most_visible(const tms_step *step, uint32_t layer, const tms_section *section) {
+uint32_t tms_step_most_visible(const tms_step *step, uint32_t layer, const tms_section *section) {
     const uint32_t heads = step->setup->cache->params.n_kv_heads;
     uint32_t most = 0;
-    for (uint32_t i = 0; i < section->n_sequences; i++) {
+    if (section->n_rows == 0) return step->setup->params.max_context;
+    for (uint32_t h = 0; h < heads && section->alone; h++) {
+        const uint32_t visible = tms_step_visible(step, layer, section->first_row, h);
+        if (visible > most) most = visible;
+    }
+    for (uint32_t i = 0; i < section->n_sequences && !section->alone; i++) {
         const tms_lane *lanes = step->sequences[section->first_sequence + i]->lanes + layer * heads;
         for (uint32_t h = 0; h < heads; h++)
             if (lanes[h].length > most) most = lanes[h].length;
@@ -155,21 +170,20 @@ static void fill_layer(tms_step *step, uint32_t layer) {
     int32_t *slots = step->tables.host + step->at.slots + entry;
     int32_t *visible = step->tables.host + step->at.visible + entry;
     to->n_staying = 0;
-    for (uint32_t p = 0; p < step->n_sections; p++)
-        to->max_visible[p] = most_visible(step, layer, &step->sections[p]);
     for (uint32_t i = 0, row = 0, begun = 0; i < step->n_sequences; i++) {
-        const uint32_t all = step->growth[i].rows, rows = tms_step_begun(step, i);
+        const uint32_t shared = step->growth[i].shared;
         const tms_lane *lanes = step->sequences[i]->lanes + layer * heads;
         for (uint32_t n = 0; n < step->n_kept[i]; n++, row++)
             for (uint32_t h = 0; h < heads; h++) {
-                /* A lane that stays at its length takes one row, whose slot the device chooses. */
-                bool same = lanes[h].grown < all;
-                uint32_t slot = lanes[h].length - rows + step->begun[row] - begun;
-                *slots++ = same ? -1 : (int32_t)slot;
-                *visible++ = (int32_t)(same ? lanes[h].length : slot + 1);
-                to->n_staying += same;
+                /* The device chooses the slot of a row for which a lane does not grow. */
+                const uint32_t index = shared + step->begun[row] - begun;
+                const uint32_t slot = lanes[h].length - lanes[h].grown + index;
+                const bool stays = index >= lanes[h].grown;
+                *slots++ = stays ? -1 : (int32_t)slot;
+                *visible++ = (int32_t)(stays ? lanes[h].length : slot + 1);
+                to->n_staying += stays;
             }
-        begun += rows;
+        begun += tms_step_begun(step, i);
     }
 }
 
@@ -182,6 +196,7 @@ static void fill_filled(tms_step *step, uint32_t layer, uint32_t *n) {
     to->filled = *n;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
         const tms_sequence *sequence = step->sequences[i];
+        if (tms_step_begun(step, i) == 0) continue; /* a journal */
         for (uint32_t lane = layer * heads; lane < (layer + 1) * heads; lane++) {
             uint32_t length = sequence->lanes[lane].length, rows = sequence->lanes[lane].grown;
             const int32_t *list = tms_lane_pages(sequence, lane);
@@ -218,21 +233,39 @@ static void fill_tables(tms_step *step) {
            2 * copies * sizeof *step->copies.pairs);
 }
 
-static void divide(tms_step *step, uint32_t n_selected) {
-    const uint32_t n_exact = step->n_sequences - n_selected;
-    step->n_sections = 0;
-    if (n_selected > 0)
-        step->sections[step->n_sections++] = (tms_section){.n_sequences = n_selected};
-    if (n_exact > 0)
-        step->sections[step->n_sections++] =
-            (tms_section){.exact = true, .first_sequence = n_selected, .n_sequences = n_exact};
+static tms_section *add_section(tms_step *step, bool exact, uint32_t first, uint32_t n) {
+    tms_section *section = &step->sections[step->n_sections++];
+    *section = (tms_section){.exact = exact, .first_sequence = first, .n_sequences = n};
+    return section;
 }
 
-void tms_step_fill(tms_step *step, uint32_t n_selected) {
+/* Each row of a sequence that has several is a section, and the single rows in between. */
+static void divide_into_turns(tms_step *step, uint32_t n_selected) {
+    for (uint32_t i = 0, n = 0; i < n_selected; i += n) {
+        const uint32_t rows = tms_step_begun(step, i);
+        for (n = 1; rows == 1 && i + n < n_selected && tms_step_begun(step, i + n) == 1;)
+            n++;
+        if (rows == 1) (void)add_section(step, false, i, n);
+        for (uint32_t row = 0; rows > 1 && row < rows; row++)
+            add_section(step, false, i, 1)->alone = true;
+    }
+}
+
+static void divide(tms_step *step, uint32_t n_selected, uint32_t n_exact) {
+    step->n_sections = 0;
+    if (step->in_turns)
+        divide_into_turns(step, n_selected);
+    else if (n_selected > 0)
+        (void)add_section(step, false, 0, n_selected);
+    if (n_exact > 0) (void)add_section(step, true, n_selected, n_exact);
+}
+
+void tms_step_fill(tms_step *step, uint32_t n_selected, uint32_t n_exact) {
     const tms_setup *setup = step->setup;
     step->exact = n_selected == 0;
     step->fixed = (setup->params.flags & TAMIS_PLAN_FIXED_LAUNCHES) && !step->exact;
-    divide(step, n_selected);
+    step->in_turns = n_selected + n_exact < step->n_sequences;
+    divide(step, n_selected, n_exact);
     step->unsent = false;
     step->n_rows = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++) {

@@ -23,16 +23,19 @@ typedef struct tms_step_room {
     void (*place)(void *room, const tms_step_size *size, uint64_t *end);
     void (*fill)(void *room, const struct tms_step *step);
 } tms_step_room;
-#define TMS_STEP_ROOMS 5
+#define TMS_STEP_ROOMS 6
 
 /* Consecutive rows of a step that attend alike, with their sequences. Rows that go through the selection
- * come first, those that are exact behind them; a step that has only one of the two has one section. */
+ * come first, those that are exact behind them; a step that has only one of the two has one section. But
+ * where a row must be attended before the next one of its sequence is written, each is a section, and
+ * so are the single rows between such sequences: a step in turns. */
 typedef struct tms_section {
     bool exact;
+    bool alone;  /* one row of a sequence that has several */
+    bool listed; /* its rows have read lists, in the layer that was attended last */
     uint32_t first_sequence, n_sequences, first_row, n_rows; /* rows that the step still has */
     uint32_t first_tile, n_tiles, max_tile_rows;
 } tms_section;
-#define TMS_STEP_SECTIONS 2
 
 /* Offsets of the step's own tables in the arena. Rows are those that the step still has. */
 typedef struct tms_step_layout {
@@ -51,7 +54,10 @@ typedef struct tms_step_layer {
     uint32_t filled, n_filled; /* first entry and number in `filled`; */
     uint32_t n_bounded;        /* and with those of id -1 that follow under fixed launches */
     uint32_t n_staying;        /* (row, KV head) whose lane stays at its length */
-    uint32_t max_visible[TMS_STEP_SECTIONS];
+    /* In a step in turns: the first section that is not done; whether what its row replaces has been
+     * chosen and kept, and whether the row has been written. */
+    uint32_t turn;
+    bool kept, put;
     /* A call that fails may have done part of its work. So `begun` is set before the first launch
      * that writes rows, `fed` before the launch that adds their weights to scores or after the
      * launch that scores their keys; `written` and `attended` at the end. */
@@ -66,14 +72,16 @@ typedef struct tms_step {
     bool fixed; /* launches depend only on n_rows */
     /* The tables on the device may not be those on the host: the call that narrowed failed. */
     bool unsent;
+    bool in_turns;
     uint32_t n_sequences, n_sections;
-    tms_section sections[TMS_STEP_SECTIONS];
+    tms_section *sections;    /* [max_selected_rows + 1], or 2 */
     uint32_t n_begun;         /* rows as begun */
     uint32_t n_rows;          /* those that the step still has, of all sequences */
     uint32_t *n_kept;         /* [max_sequences] of each; */
     uint32_t *begun;          /* [max_rows] which of the rows as begun a row is, */
     uint32_t *position;       /* and its position */
-    tms_sequence **sequences; /* [max_sequences], branches behind their tree's first; */
+    tms_sequence *
+        *sequences; /* [max_sequences], branches behind their tree's first, journals at the end; */
     tms_growth *growth;       /* their growth, */
     uint32_t *table_row;      /* their rows of the page table, */
     uint32_t *ring; /* and their rings of queries, if the eviction needs them, or TMS_NO_RING */
@@ -93,8 +101,9 @@ tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error
 void tms_step_destroy(tms_step *step);
 
 /* Fills counts and tables on the host, from the sequences with their growth, their rows of the page
- * table, their rings, and the copies. The first n_selected sequences are not exact. */
-void tms_step_fill(tms_step *step, uint32_t n_selected);
+ * table, their rings, and the copies. The first n_selected sequences are not exact, the next n_exact
+ * are; the others are journals. */
+void tms_step_fill(tms_step *step, uint32_t n_selected, uint32_t n_exact);
 /* The same for the rows that are kept: indices of rows as begun, ascending, which the step still
  * has. */
 void tms_step_narrow(tms_step *step, const uint32_t *rows, uint32_t n);
@@ -117,10 +126,16 @@ static inline uint64_t tms_step_entry(const tms_step *step, uint32_t layer) {
     return (uint64_t)layer * step->n_rows * step->setup->cache->params.n_kv_heads;
 }
 
-/* The section that has a sequence of the step, given by its index. */
-static inline const tms_section *tms_step_section_of(const tms_step *step, uint32_t sequence) {
-    return &step->sections[step->n_sections > 1 && sequence >= step->sections[1].first_sequence];
+/* The section that has a row. */
+static inline const tms_section *tms_step_section_of(const tms_step *step, uint32_t row) {
+    uint32_t i = 0;
+    while (row >= step->sections[i].first_row + step->sections[i].n_rows)
+        i++;
+    return &step->sections[i];
 }
+
+/* The most slots that a row of a section sees in a layer; of no rows, max_context. */
+uint32_t tms_step_most_visible(const tms_step *step, uint32_t layer, const tms_section *section);
 
 /* Visible slots of (row, KV head). */
 static inline uint32_t tms_step_visible(const tms_step *step, uint32_t layer, uint32_t row,

@@ -101,7 +101,7 @@ static void narrow(const tms_templates *l, uint32_t layer, uint32_t section, tms
     batch->visible.offset += entry * sizeof(int32_t);
     if (batch->first.mem) batch->first.offset += entry * sizeof(int32_t);
     batch->max_visible =
-        step->fixed ? l->setup->params.max_context : step->layers[layer].max_visible[section];
+        step->fixed ? l->setup->params.max_context : tms_step_most_visible(step, layer, p);
 }
 
 /* Sets what depends on the step, for the rows of a section, which attend. */
@@ -150,11 +150,19 @@ tms_attend tms_template_attend(const tms_templates *l, uint32_t layer, uint32_t 
     return attend;
 }
 
+/* The lists of a section lie behind those of the rows before it. */
+static void skip_lists(tms_lists *lists, uint64_t n) {
+    lists->pages.offset += n * lists->capacity * sizeof(int32_t);
+    lists->count.offset += n * sizeof(int32_t);
+}
+
 tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer, uint32_t section) {
     const uint32_t k = l->setup->reading.k;
     tms_sparse_attend p = l->templates[layer].listed;
     set_section(l, layer, section, &p.attend.batch);
     p.select.batch = p.score.batch = p.attend.batch;
+    skip_lists(&p.select.lists, l->step->sections[section].first_row * p.attend.batch.n_kv_heads);
+    p.attend.lists = p.select.lists;
     p.attend.max_pages = tms_pages_of(l->setup->cache, p.attend.batch.max_visible);
     if (p.attend.max_pages > k) p.attend.max_pages = k;
     if (l->setup->needs.in_place)
@@ -354,7 +362,6 @@ tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_er
     TMS_TRY(warm_writes(l, error));
     for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++) {
         if (!tms_setup_is_first(l->setup, layer)) continue;
-        step->layers[layer].max_visible[0] = l->setup->params.max_context;
         for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
             step->sections[0].max_tile_rows = rows;
             TMS_TRY(warm_attends(l, layer, error));

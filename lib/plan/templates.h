@@ -32,7 +32,6 @@ typedef struct tms_templates {
     /* The last attend, for reading what it selected. */
     bool attended;
     uint32_t attended_layer;
-    uint32_t n_listed; /* of its rows, those that read lists; the others come behind */
 } tms_templates;
 
 /* Allocates the memory of the launches; the rooms that it uses must have been made. The second call

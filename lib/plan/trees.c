@@ -10,6 +10,11 @@ static void place(void *room, const tms_step_size *size, uint64_t *end) {
     trees->slots = tms_arena_place(end, (uint64_t)trees->n * trees->setup->cache->n_lanes);
 }
 
+/* The rows that are copied to a branch; a journal gets none. */
+static uint32_t copied(const tms_growth *growth) {
+    return growth->shared < growth->rows ? growth->shared : 0;
+}
+
 /* From where the first rows of a branch are copied: `first` is the index of its tree's first branch in
  * the step. */
 static void fill_from(const tms_step *step, uint32_t first, uint32_t branch, int32_t *from) {
@@ -28,7 +33,7 @@ static int32_t *fill_slots(const tms_step *step, uint32_t layer, uint32_t index,
     const tms_growth *growth = &step->growth[index];
     const uint32_t heads = step->setup->cache->params.n_kv_heads;
     const tms_lane *lanes = growth->sequence->lanes + layer * heads;
-    for (uint32_t j = 0; j < growth->shared; j++)
+    for (uint32_t j = 0; j < copied(growth); j++)
         for (uint32_t h = 0; h < heads; h++)
             *slots++ = (int32_t)(lanes[h].length - growth->rows + j);
     return slots;
@@ -39,8 +44,9 @@ static void fill(void *room, const tms_step *step) {
     int32_t *host = step->tables.host, *slots = host + trees->slots;
     for (uint32_t i = 0, first = 0, at = 0; trees->n && i < step->n_sequences; i++) {
         if (!step->sequences[i]->trunk) first = i;
-        if (step->growth[i].shared) fill_from(step, first, i - first, host + trees->from + at);
-        for (uint32_t j = 0; j < step->growth[i].shared; j++)
+        const uint32_t n = copied(&step->growth[i]);
+        if (n) fill_from(step, first, i - first, host + trees->from + at);
+        for (uint32_t j = 0; j < n; j++)
             host[trees->to + at++] = (int32_t)step->table_row[i];
     }
     for (uint32_t layer = 0; layer < step->setup->cache->params.n_layers; layer++)
@@ -59,7 +65,7 @@ tms_step_room tms_trees_room(tms_trees *trees) {
 void tms_trees_count(tms_trees *trees, const tms_growth *growth, uint32_t n_sequences) {
     trees->n = 0;
     for (uint32_t i = 0; i < n_sequences; i++)
-        trees->n += growth[i].shared;
+        trees->n += copied(&growth[i]);
 }
 
 tms_copy_slots tms_trees_copies(const tms_trees *trees, const tms_step *step, uint32_t layer,

@@ -164,9 +164,15 @@ void evict_layer(evict_world *e, uint32_t layer, const uint64_t *tokens, uint32_
     test_world *w = &e->w;
     const tamis_rows q = {.buffer = w->q}, out = {.buffer = w->out};
     uint64_t bytes = evict_out_floats(e, n_rows) * sizeof(float);
-    test_write(w, layer, tokens, n_rows);
     evict_fill_queries(e, layer, tokens, n_rows);
-    OK(tamis_plan_attend(w->plan, layer, &q, &out, &test_error));
+    if (w->plan->step.in_turns) {
+        const tamis_rotated_rows rows = {.q = q, .k = {.buffer = w->k}, .v = {.buffer = w->v}};
+        test_fill_kv(w, layer, tokens, n_rows);
+        OK(tamis_plan_write_attend(w->plan, layer, &rows, &out, &test_error));
+    } else {
+        test_write(w, layer, tokens, n_rows);
+        OK(tamis_plan_attend(w->plan, layer, &q, &out, &test_error));
+    }
     if (outs) OK(tamis_buffer_read(w->out, 0, outs, bytes, NULL));
 }
 

@@ -13,6 +13,7 @@
 #define VERIFIED    3u /* most rows of a sequence that go through the selection */
 #define TREE        7u /* most rows of a tree; all paths together have fewer than a chunk */
 #define MAX_ROWS    (LIVE * CHUNK)
+#define BETWEEN     (1u << 31) /* no option: evictions come between steps alone */
 #define FIRST_TOKEN 1000u /* of a sequence, times its number */
 
 /* What a plan does with its rows. */
@@ -47,7 +48,20 @@ static const setting settings[] = {
     {"quest, windows, trees", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, true, true, true, TAMIS_F32},
     {"random, trees", TAMIS_SELECT_RANDOM, TAMIS_EVICT_NONE, 0, false, true, true, TAMIS_K8V4},
     {"oracle, snapkv, trees", TAMIS_SELECT_ORACLE, TAMIS_EVICT_SNAPKV, 0, false, true, true,
-     TAMIS_F32}};
+     TAMIS_F32},
+    {"full, h2o, verified", TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, 0, false, true, false, TAMIS_F32},
+    {"quest, h2o, verified", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, TAMIS_EVICT_LIFETIME, false, true,
+     false, TAMIS_F16},
+    {"h2o between, verified", TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, BETWEEN, false, true, false,
+     TAMIS_F32},
+    {"quest, tova, verified", TAMIS_SELECT_QUEST, TAMIS_EVICT_TOVA, 0, false, true, false,
+     TAMIS_F32},
+    {"random, knorm, verified", TAMIS_SELECT_RANDOM, TAMIS_EVICT_KNORM, 0, false, true, false,
+     TAMIS_Q8},
+    {"quest, streaming, verified", TAMIS_SELECT_QUEST, TAMIS_EVICT_STREAMING, 0, false, true, false,
+     TAMIS_F16},
+    {"reindexed streaming, verified", TAMIS_SELECT_FULL, TAMIS_EVICT_STREAMING, TAMIS_EVICT_REINDEX,
+     false, true, false, TAMIS_F32}};
 
 /* A sequence in both worlds. */
 typedef struct twin {
@@ -88,12 +102,22 @@ static void open_worlds(play *p) {
         plan.flags = TAMIS_PLAN_TREES;
     }
     shape.dtype = p->of->dtype;
-    shape.capacity_tokens = LIVE * (CONTEXT + 8) * (p->of->trees ? 2 : 1);
+    shape.capacity_tokens = LIVE * (CONTEXT + 8) * (p->of->verifies ? 2 : 1);
     tamis_selection_default(p->of->selection, &plan.selection);
     plan.selection.budget = 48;
     plan.selection.seed = 7;
     if (p->of->selection == TAMIS_SELECT_FULL) plan.selection = (tamis_selection){0};
-    if (p->of->eviction) plan.eviction = test_eviction(p->of->eviction, 40, p->of->options);
+    if (p->of->eviction)
+        plan.eviction = test_eviction(p->of->eviction, 40, p->of->options & ~BETWEEN);
+    if (p->of->options & BETWEEN) plan.eviction.every = 0;
+    if (plan.eviction.every == 1 && plan.selection.budget) {
+        plan.selection.budget = 24; /* fewer pages than lanes have */
+        plan.selection.sinks = plan.selection.recent = 0;
+    }
+    if (p->of->verifies && (plan.eviction.every == 1 || p->of->options & BETWEEN)) {
+        plan.max_sequences = 2 * LIVE; /* with their journals */
+        plan.flags = TAMIS_PLAN_VERIFY;
+    }
     if (p->of->windows) {
         plan.layers = windows;
         plan.flags |= TAMIS_PLAN_GIVE_BACK;
@@ -233,6 +257,18 @@ static void run_alone(play *p, const share *s, const uint64_t *tokens, uint32_t 
     OK(evict_step(&p->single, &step, tokens, p->alone));
 }
 
+/* One row of a share in a step of its own, of the single sequence or a fork of it. */
+static void run_row(play *p, const share *s, tamis_sequence id, uint32_t row) {
+    const tamis_step step = {.sequences = &id, .count = 1};
+    const uint64_t token = s->of->first + s->of->length + row;
+    OK(evict_step(&p->single, &step, &token, p->alone));
+}
+
+/* Whether rows of the share take the places of tokens one after another. */
+static bool is_in_turns(const play *p, const share *s) {
+    return p->mixed.w.plan->setup.params.flags & TAMIS_PLAN_VERIFY && !s->exact && s->rows > 1;
+}
+
 static void run_single(play *p, const share *s) {
     uint64_t tokens[CHUNK];
     fill_tokens(s, tokens);
@@ -287,9 +323,24 @@ static void same_row(const play *p, uint32_t mixed, uint32_t n_mixed, uint32_t s
     same_list(p, mixed, single);
 }
 
+/* Each row of a share beside a decode step of a fork. */
+static void same_turns(play *p, const share *s, uint32_t first, uint32_t all) {
+    tamis_sequence fork;
+    OK(tamis_cache_fork(p->single.w.cache, s->of->single, &fork, &test_error));
+    for (uint32_t i = 0; i < s->rows; i++) {
+        run_row(p, s, fork, i);
+        same_row(p, first + i, all, 0, 1);
+    }
+    OK(tamis_cache_remove(p->single.w.cache, fork, &test_error));
+}
+
 /* What a share has given, from row `first` of a step of `all` rows on, beside steps of its own. */
 static void same_share(play *p, const share *s, uint32_t first, uint32_t all) {
     uint32_t path[TREE];
+    if (is_in_turns(p, s)) {
+        same_turns(p, s, first, all);
+        return;
+    }
     if (!s->tree) run_single(p, s);
     for (uint32_t i = 0; !s->tree && i < s->rows; i++)
         same_row(p, first + i, all, i, s->rows);
@@ -302,8 +353,23 @@ static void same_share(play *p, const share *s, uint32_t first, uint32_t all) {
     }
 }
 
-static void same_held(const play *p, const twin *t) {
+/* What plans may assume of the sequence. */
+static void same_history(const play *p, const twin *t) {
+    const tms_past a = tms_history_give(tms_cache_find(p->mixed.w.cache, t->mixed)),
+                   b = tms_history_give(tms_cache_find(p->single.w.cache, t->single));
+    assert_int_equal(a.length, b.length);
+    assert_int_equal(a.evicted_at, b.evicted_at);
+    assert_int_equal(a.intact_from, b.intact_from);
+    assert_int_equal(a.unordered, b.unordered);
+    assert_int_equal(a.scored_by, b.scored_by);
+    assert_int_equal(a.scored_newest, b.scored_newest);
+    assert_int_equal(a.scored_to, b.scored_to);
+}
+
+static void same_held(play *p, const twin *t) {
+    same_history(p, t);
     if (p->of->windows) return; /* pages that are gone cannot be read */
+    if (t->length >= p->mixed.w.shape.page_size) evict_check_bounds(&p->mixed, t->mixed);
     held a = evict_read(&p->mixed, t->mixed), b = evict_read(&p->single, t->single);
     if (strncmp(test_device, "cuda", 4) == 0)
         held_same_positions(&a, &b);
@@ -350,11 +416,20 @@ static void keep_some_path(play *p, const share *s) {
     if (!none) s->of->length += run_path(p, s, row, path);
 }
 
+/* Some of the rows that have taken places of tokens stay, or none. */
+static void keep_some_rows(play *p, const share *s) {
+    const uint32_t n = test_below(&p->random, s->rows + 1);
+    OK(tamis_plan_keep_path(p->mixed.w.plan, s->of->mixed, n ? n - 1 : TAMIS_NO_ROW, &test_error));
+    for (uint32_t i = 0; i < n; i++)
+        run_row(p, s, s->of->single, i);
+    s->of->length += n;
+}
+
 /* Rows that were verified may be given up, the oldest of them never. */
 static void advance(play *p, const share *s) {
     twin *t = s->of;
-    if (s->tree) {
-        keep_some_path(p, s);
+    if (s->tree || is_in_turns(p, s)) {
+        s->tree ? keep_some_path(p, s) : keep_some_rows(p, s);
         return;
     }
     const uint32_t before = t->length;
@@ -405,7 +480,8 @@ static void steps_match_single_ones(void **state) {
             renew(&p, &p.twins[t]);
         while (p.n_mixed < steps / n_settings)
             round_of(&p);
-        if (!p.of->trees) same_counters(&p);
+        if (!(p.mixed.w.plan->setup.params.flags & (TAMIS_PLAN_TREES | TAMIS_PLAN_VERIFY)))
+            same_counters(&p);
         for (uint32_t t = 0; t < LIVE; t++)
             same_held(&p, &p.twins[t]);
         assert_true(!p.of->eviction || p.n_evicted > 0);

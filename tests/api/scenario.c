@@ -16,12 +16,12 @@
 #define BETWEEN(name, selection, kind, options)                                                    \
     {                                                                                              \
         name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 0, false, false, false, 0,    \
-            false                                                                                  \
+            false, false                                                                           \
     }
 #define IN_STEPS(name, selection, kind, options)                                                   \
     {                                                                                              \
         name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 1, false, false, false, 0,    \
-            false                                                                                  \
+            false, false                                                                           \
     }
 const scenario_case scenario_cases[] = {
     BETWEEN("quest", QUEST, NONE, 0),
@@ -30,7 +30,7 @@ const scenario_case scenario_cases[] = {
     IN_STEPS("streaming", QUEST, STREAMING, 0),
     IN_STEPS("streaming+reindex", FULL, STREAMING, TAMIS_EVICT_REINDEX),
     {"h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, TAMIS_EVICT_LIFETIME, 1, true, false, false, 0,
-     false},
+     false, false},
     BETWEEN("h2o between", FULL, H2O, 0),
     IN_STEPS("tova", QUEST, TOVA, 0),
     IN_STEPS("knorm", QUEST, KNORM, 0),
@@ -42,13 +42,23 @@ const scenario_case scenario_cases[] = {
     BETWEEN("defensivekv", FULL, DEFENSIVEKV, 0),
     BETWEEN("defensivekv+across", QUEST, DEFENSIVEKV, TAMIS_EVICT_ACROSS_LAYERS),
     BETWEEN("by scores", QUEST, CALLER, 0),
-    {"to lists", TAMIS_SELECT_QUEST, TAMIS_EVICT_CALLER, 0, 0, false, true, false, 0, false},
-    {"stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, true, 0, false},
-    {"knorm, stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, true, 0, false},
-    {"snapkv, window, sinks", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, 0, false, false, false, 25,
+    {"to lists", TAMIS_SELECT_QUEST, TAMIS_EVICT_CALLER, 0, 0, false, true, false, 0, false, false},
+    {"stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, true, 0, false, false},
+    {"knorm, stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, true, 0, false,
      false},
-    {"trees", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, false, 0, true},
-    {"knorm, trees", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, false, 0, true},
+    {"snapkv, window, sinks", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, 0, false, false, false, 25,
+     false, false},
+    {"trees", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, false, 0, true, false},
+    {"knorm, trees", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, false, 0, true,
+     false},
+    {"h2o, verified", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, 0, 1, false, false, false, 0, false,
+     true},
+    {"h2o between, verified", TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, 0, 0, false, false, false, 0,
+     false, true},
+    {"tova, verified", TAMIS_SELECT_QUEST, TAMIS_EVICT_TOVA, 0, 1, false, false, false, 0, false,
+     true},
+    {"streaming, verified", TAMIS_SELECT_QUEST, TAMIS_EVICT_STREAMING, 0, 1, false, false, false, 0,
+     false, true},
 };
 const uint32_t scenario_case_count = sizeof scenario_cases / sizeof *scenario_cases;
 
@@ -199,8 +209,13 @@ static outcome step_layer(scenario *s, const rows *r, uint32_t layer) {
     if (device(s)->sticky != TAMIS_OK) return REFUSED;
     test_fill_kv(&s->e.w, layer, r->tokens, r->n_rows);
     evict_fill_queries(&s->e, layer, r->tokens, r->n_rows);
-    MAKE_IN_STEP(s, tamis_plan_write(s->e.w.plan, layer, &k, &v, &test_error));
-    MAKE_IN_STEP(s, tamis_plan_attend(s->e.w.plan, layer, &q, &out, &test_error));
+    if (s->e.w.plan->step.in_turns) {
+        const tamis_rotated_rows rotated = {.q = q, .k = k, .v = v};
+        MAKE_IN_STEP(s, tamis_plan_write_attend(s->e.w.plan, layer, &rotated, &out, &test_error));
+    } else {
+        MAKE_IN_STEP(s, tamis_plan_write(s->e.w.plan, layer, &k, &v, &test_error));
+        MAKE_IN_STEP(s, tamis_plan_attend(s->e.w.plan, layer, &q, &out, &test_error));
+    }
     if (device(s)->sticky == TAMIS_OK)
         OK(tamis_buffer_read(s->e.w.out, 0, append(s, bytes), bytes, NULL));
     if (!r->exact && device(s)->sticky == TAMIS_OK) note_lists(s, r->n_rows);
@@ -281,7 +296,7 @@ static outcome step(scenario *s, const rows *r) {
         outcome made = step_once(s, r);
         if (made == DONE || (made == REFUSED && !counts_once(s))) return made;
         s->refusal[0] = 0;
-        s->gave_up |= s->e.w.plan->step.open;
+        s->gave_up |= s->e.w.plan->step.open && !s->e.w.plan->step.in_turns;
         give_up(s);
         s->used = used;
     }
@@ -293,18 +308,45 @@ static outcome prompt(scenario *s, tamis_sequence id, uint32_t n) {
     return step(s, &r);
 }
 
+static outcome decode_one(scenario *s, tamis_sequence id) {
+    rows r = {.exact = false};
+    add_rows(s, &r, id, 1);
+    return step(s, &r);
+}
+
+/* Three rows, of which two stay. */
+static outcome verify(scenario *s, tamis_sequence id) {
+    rows r = {.exact = false};
+    add_rows(s, &r, id, 3);
+    const outcome made = step(s, &r);
+    if (made != DONE) return made;
+    MAKE(s, tamis_plan_keep_path(s->e.w.plan, id, 1, &test_error));
+    return DONE;
+}
+
+/* One row of each, or a tree of the first, of which a path stays. */
+static outcome decode_both(scenario *s, tamis_sequence a, tamis_sequence b) {
+    rows r = {.exact = false};
+    if (s->c->trees)
+        add_tree(s, &r, a);
+    else
+        add_rows(s, &r, a, 1);
+    r.parents[r.n_rows] = TAMIS_NO_ROW;
+    add_rows(s, &r, b, 1);
+    const outcome made = step(s, &r);
+    if (r.tree && made == DONE) OK(tamis_plan_keep_path(s->e.w.plan, a, 2, &test_error));
+    return made;
+}
+
 static outcome decode(scenario *s, tamis_sequence a, tamis_sequence b, uint32_t n) {
     outcome made = DONE;
     for (uint32_t i = 0; i < n && made == DONE; i++) {
-        rows r = {.exact = false};
-        if (s->c->trees)
-            add_tree(s, &r, a);
-        else
-            add_rows(s, &r, a, 1);
-        r.parents[r.n_rows] = TAMIS_NO_ROW;
-        add_rows(s, &r, b, 1);
-        made = step(s, &r);
-        if (r.tree && made == DONE) OK(tamis_plan_keep_path(s->e.w.plan, a, 2, &test_error));
+        if (s->c->verified) {
+            made = verify(s, a);
+            if (made == DONE) made = decode_one(s, b);
+        } else {
+            made = decode_both(s, a, b);
+        }
     }
     return made;
 }
@@ -458,10 +500,11 @@ scenario_end scenario_run(scenario *s) {
 tamis_plan_params scenario_plan(const scenario_case *c) {
     tamis_plan_params plan = {.max_context = 128,
                               .max_rows = 32,
-                              .max_sequences = c->trees ? 3 : 2,
-                              .max_selected_rows = c->trees ? 4 : 2,
+                              .max_sequences = c->trees || c->verified ? 3 : 2,
+                              .max_selected_rows = c->trees || c->verified ? 4 : 2,
                               .flags = (c->timing ? TAMIS_PLAN_TIMING : 0) |
-                                       (c->trees ? TAMIS_PLAN_TREES : 0),
+                                       (c->trees ? TAMIS_PLAN_TREES : 0) |
+                                       (c->verified ? TAMIS_PLAN_VERIFY : 0),
                               .attention.sliding_window = c->window,
                               .load_dtypes = c->stored ? 1u << TAMIS_F32 : 0,
                               .eviction = test_eviction(c->eviction, BUDGET, c->options)};

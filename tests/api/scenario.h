@@ -17,7 +17,8 @@ typedef struct scenario_case {
     bool timing, lists; /* of every stage; an eviction to keep lists */
     bool stored;        /* exact steps are narrowed after a layer, and load the other rows */
     uint32_t window;    /* of every layer, which then has sinks, too; 0: none */
-    bool trees;         /* a sequence's rows of decode steps are trees, of which one path stays */
+    bool trees;         /* a sequence's rows of decode steps are trees, of which one path stays, */
+    bool verified;      /* or three rows, of which two stay */
 } scenario_case;
 extern const scenario_case scenario_cases[];
 extern const uint32_t scenario_case_count;
@@ -56,7 +57,7 @@ typedef struct scenario {
     uint32_t calls, failed_at; /* calls of the script, from 1 on; the one in which a fault was */
     tamis_status status;       /* of the last one */
     bool happened;             /* before it */
-    bool gave_up;              /* a step, because of the fault */
+    bool gave_up;              /* a step that cannot be undone, because of the fault */
     char refusal[sizeof(tamis_error)];
     tamis_sequence sequences[3];
     tamis_buffer *table; /* of a rotation, for stored rows */

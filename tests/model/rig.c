@@ -42,7 +42,8 @@ void rig_open(rig *r, const rig_params *params) {
                                     .eviction = params->eviction,
                                     .load_dtypes = params->load_dtypes,
                                     .flags = (params->masses ? TAMIS_PLAN_ROW_MASSES : 0) |
-                                             (params->trees ? TAMIS_PLAN_TREES : 0),
+                                             (params->trees ? TAMIS_PLAN_TREES : 0) |
+                                             (params->verified ? TAMIS_PLAN_VERIFY : 0),
                                     .max_sequences = params->max_sequences,
                                     .max_rows = params->max_rows,
                                     .max_selected_rows = params->max_selected_rows,

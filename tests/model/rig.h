@@ -32,7 +32,7 @@ typedef struct rig_params {
     uint64_t capacity_tokens;
     tamis_eviction eviction;
     uint32_t load_dtypes;
-    int masses, trees;
+    int masses, trees, verified;
     int base; /* the base form of every op */
 } rig_params;
 

@@ -115,10 +115,12 @@ static void advance(play *p, const tamis_run *run, twin *t) {
     const uint32_t before = t->length;
     t->length += run->n_tokens;
     if (run->flags & TAMIS_RUN_EXACT || run->n_tokens == 1) return;
-    t->length = before + 1 + below(p, run->n_tokens);
-    RIG_OK(&p->mixed, tamis_cache_truncate(p->mixed.cache, t->mixed, t->length, &p->mixed.error));
-    RIG_OK(&p->single,
-           tamis_cache_truncate(p->single.cache, t->single, t->length, &p->single.error));
+    const uint32_t kept = below(p, run->n_tokens);
+    t->length = before + 1 + kept;
+    RIG_OK(&p->mixed, tamis_plan_keep_path(tamis_runner_plan(p->mixed.runner), t->mixed, kept,
+                                           &p->mixed.error));
+    RIG_OK(&p->single, tamis_plan_keep_path(tamis_runner_plan(p->single.runner), t->single, kept,
+                                            &p->single.error));
 }
 
 static void round_of(play *p) {
@@ -132,12 +134,12 @@ static void round_of(play *p) {
     for (uint32_t i = 0; i < n; i++) {
         compare(p, &runs[i], of[i], next, first);
         first += runs[i].n_outputs;
-    }
-    for (uint32_t i = 0; i < n; i++)
         advance(p, &runs[i], of[i]);
+    }
 }
 
-static void play_under(tamis_selection_kind selection, tamis_eviction_kind eviction) {
+static void play_under(tamis_selection_kind selection, tamis_eviction_kind eviction,
+                       bool verified) {
     play *p = calloc(1, sizeof *p);
     rig_params params = {.file = "needle.gguf",
                          .dtype = TAMIS_F16,
@@ -154,7 +156,9 @@ static void play_under(tamis_selection_kind selection, tamis_eviction_kind evict
     }
     tamis_eviction_default(eviction, &params.eviction);
     if (eviction) params.eviction.budget = 64;
-    p->verifies = params.eviction.every != 1;
+    p->verifies = verified;
+    params.verified = verified && params.eviction.every == 1;
+    if (params.verified) params.max_sequences = 2 * LIVE; /* with what rows replace */
     rig_open(&p->mixed, &params);
     rig_open(&p->single, &params);
     rig_text(&p->mixed, p->text, sizeof p->text / sizeof *p->text);
@@ -169,17 +173,22 @@ static void play_under(tamis_selection_kind selection, tamis_eviction_kind evict
 
 static void test_quest(void **state) {
     (void)state;
-    play_under(TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE);
+    play_under(TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, true);
 }
 
 static void test_snapkv(void **state) {
     (void)state;
-    play_under(TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV);
+    play_under(TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, true);
 }
 
 static void test_h2o(void **state) {
     (void)state;
-    play_under(TAMIS_SELECT_FULL, TAMIS_EVICT_H2O);
+    play_under(TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, false);
+}
+
+static void test_h2o_verified(void **state) {
+    (void)state;
+    play_under(TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, true);
 }
 
 /* ---- Trees ----------------------------------------------------------------------------------- */
@@ -332,8 +341,9 @@ static void test_refused(void **state) {
 
 int main(int argc, char **argv) {
     if (!rig_arguments(argc, argv)) return 2;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quest), cmocka_unit_test(test_snapkv),
-                                       cmocka_unit_test(test_h2o), cmocka_unit_test(test_trees),
-                                       cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quest), cmocka_unit_test(test_snapkv),
+        cmocka_unit_test(test_h2o),   cmocka_unit_test(test_h2o_verified),
+        cmocka_unit_test(test_trees), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,7 +48,15 @@ enum {
     /* Steps may have trees (tamis_step.parents). E_UNSUPPORTED under evictions that act within steps:
      * h2o, tova, reindexed streaming, and every kind with `every` 1; and with
      * TAMIS_PLAN_FIXED_LAUNCHES. */
-    TAMIS_PLAN_TREES = 64
+    TAMIS_PLAN_TREES = 64,
+    /* Under an eviction that acts within steps (h2o, tova, or every 1) sequences that are not exact may
+     * bring several rows, to be verified, in steps whose layers are called by tamis_plan_write_attend.
+     * Each row is attended in a layer before the next one of its sequence is written, so that it gets the
+     * bits of a decode step, and which of them stay is said by tamis_plan_keep_path. max_selected_rows
+     * then counts under every selection, and such a sequence counts twice among max_sequences. What rows
+     * replace is kept in slots of the cache, one in each lane for each row; scores beside it, f32
+     * [n_layers][max_selected_rows][n_kv_heads] of as many slots as a lane may hold. */
+    TAMIS_PLAN_VERIFY = 128
 };
 
 typedef struct tamis_plan_params {
@@ -69,7 +77,8 @@ typedef struct tamis_plan_params {
      * TAMIS_PLAN_FIXED_LAUNCHES only if `every` is 0 and the eviction does not observe decode rows
      * (not h2o, tova); reindexed streaming only with selection full. h2o and tova score every token
      * in every step: at a sequence's first step all pages that it shares with forks are copied. Under
-     * them, and with `every` 1, a sequence that is not exact in a step brings one row. The last
+     * them, and with `every` 1, a sequence that is not exact in a step brings one row, unless there is
+     * TAMIS_PLAN_VERIFY. The last
      * `window` queries are kept for the max_sequences sequences that were in a step last, where those
      * that were removed make room first. */
     tamis_eviction eviction;
@@ -228,7 +237,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
  * overlap those of q, k and v (E_ARGUMENT). Errors: as both calls; what either would refuse is refused
  * before anything is enqueued. Where the call fails after that, compute q and k again before it is
  * repeated; it answers E_STATE if the layer has been written and only attending failed: cancel the step
- * then. Enqueues. */
+ * then. A layer of a step with several rows of a sequence under TAMIS_PLAN_VERIFY takes this call alone;
+ * rows that are rotated already come with rotation.table absent. Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write_attend(tamis_plan *plan, uint32_t layer,
                                                                 const tamis_rotated_rows *rows,
                                                                 const tamis_rows *out,
@@ -343,11 +353,14 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
 
 /* Of the rows that a sequence brought to its last step, keeps those on the path to `row`, counted among
  * them, and the row itself; the others are truncated away. TAMIS_NO_ROW: keeps none. Where the rows
- * were a tree, the path's pages become the sequence's: nothing is moved. Until the call, such a
- * sequence can only be removed; other calls on it answer E_STATE, and its length is that of the first path.
- * Any plan of the cache may be given. Errors: E_ARGUMENT (unknown sequence; no such row, with the
- * numbers), E_STATE (the sequence is in an open step; for rows that are no tree as
- * tamis_cache_truncate). Calls no device. */
+ * were a tree, the path's pages become the sequence's: nothing is moved. Where they have taken the places
+ * of tokens (TAMIS_PLAN_VERIFY), the tokens, their scores and bounds come back, so that the sequence
+ * is what steps of the kept rows alone would have left; after E_DEVICE the call may be repeated. Until the
+ * call, a sequence of either kind can only be removed: other calls on it answer E_STATE, steps of its plan,
+ * too, in the second case. The length of one with a tree is that of the first path. Any plan of the cache
+ * may be given, in the second case the one whose step it was. Errors: E_ARGUMENT (unknown sequence; no such row, with the
+ * numbers), E_STATE (the sequence is in an open step; for rows that are neither as
+ * tamis_cache_truncate), E_DEVICE. Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_keep_path(tamis_plan *plan,
                                                              tamis_sequence sequence, uint32_t row,
                                                              tamis_error *error);

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows that are verified where they take the places of tokens: what is refused, and until when. That they
+ * get the bits of decode steps, and that those which do not stay leave nothing, is in mixed.c. */
+#include "tests/api/evicting.h"
+
+#define FIRST  1000u
+#define BUDGET 24u
+#define ROWS   3u
+
+static tamis_plan_params plan_of_h2o(void) {
+    return (tamis_plan_params){.max_sequences = 3,
+                               .max_rows = 64,
+                               .max_context = 128,
+                               .max_selected_rows = 4,
+                               .flags = TAMIS_PLAN_VERIFY,
+                               .eviction = test_eviction(TAMIS_EVICT_H2O, BUDGET, 0)};
+}
+
+/* A sequence that has been evicted from, and whose lanes hold the budget. */
+static void open_world(evict_world *e, tamis_sequence *id) {
+    const tamis_cache_params shape = test_shape();
+    const tamis_plan_params plan = plan_of_h2o();
+    evict_open(e, &shape, &plan);
+    *id = evict_add(e, FIRST, 40);
+    OK(tamis_plan_evict(e->w.plan, *id, NULL, &test_error));
+}
+
+static tamis_step step_of(const tamis_sequence *ids, const uint32_t *rows, uint32_t n) {
+    return (tamis_step){.sequences = ids, .rows = rows, .count = n};
+}
+
+static void verify(evict_world *e, tamis_sequence id) {
+    const uint64_t tokens[ROWS] = {FIRST + 40, FIRST + 41, FIRST + 42};
+    const uint32_t rows = ROWS;
+    const tamis_step step = step_of(&id, &rows, 1);
+    OK(evict_step(e, &step, tokens, NULL));
+}
+
+static void plans_are_checked(void **state) {
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_context = 64, .flags = TAMIS_PLAN_VERIFY};
+    tamis_plan *refused = NULL;
+    evict_world e;
+    tamis_sequence id;
+    (void)state;
+    open_world(&e, &id);
+    FAILS(tamis_plan_create(e.w.cache, &plan, &refused, &test_error), TAMIS_E_ARGUMENT,
+          "TAMIS_PLAN_VERIFY under eviction none, which does not act within steps");
+    evict_close(&e);
+    plan = plan_of_h2o();
+    plan.flags = 0;
+    evict_open(&e, &shape, &plan);
+    id = evict_add(&e, FIRST, 20);
+    const uint32_t rows = 2;
+    const tamis_step step = step_of(&id, &rows, 1);
+    FAILS(test_step_begin(&e.w, &step), TAMIS_E_ARGUMENT,
+          "brings one under eviction h2o, unless the plan has TAMIS_PLAN_VERIFY");
+    evict_close(&e);
+}
+
+static void steps_are_checked(void **state) {
+    const uint32_t many[2] = {ROWS, 1}, two[2] = {2, 2}, five = 5;
+    const tamis_rows k = {0};
+    evict_world e;
+    tamis_sequence ids[2];
+    (void)state;
+    open_world(&e, &ids[0]);
+    ids[1] = evict_add(&e, 2 * FIRST, 12);
+    tamis_step step = step_of(ids, two, 2);
+    FAILS(test_step_begin(&e.w, &step), TAMIS_E_ARGUMENT,
+          "those with several rows count twice, exceed max_sequences 3");
+    step = step_of(ids, &five, 1);
+    FAILS(test_step_begin(&e.w, &step), TAMIS_E_ARGUMENT,
+          "5 rows go through the selection, which exceed max_selected_rows 4");
+    step = step_of(ids, many, 2);
+    OK(test_step_begin(&e.w, &step));
+    FAILS(tamis_plan_write(e.w.plan, 0, &k, &k, &test_error), TAMIS_E_STATE,
+          "several rows of a sequence under h2o: its layers take tamis_plan_write_attend");
+    OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+    evict_close(&e);
+}
+
+static void only_rows_may_be_chosen(void **state) {
+    const char *why = "not known yet which of the last 3 rows of sequence";
+    const uint32_t one = 1;
+    evict_world e;
+    tamis_sequence ids[2], fork;
+    (void)state;
+    open_world(&e, &ids[0]);
+    ids[1] = evict_add(&e, 2 * FIRST, 12);
+    verify(&e, ids[0]);
+    const tamis_step same = step_of(ids, &one, 1), other = step_of(ids + 1, &one, 1);
+    FAILS(tamis_plan_step_begin(e.w.plan, &same, &test_error), TAMIS_E_STATE, why);
+    FAILS(tamis_plan_step_begin(e.w.plan, &other, &test_error), TAMIS_E_STATE, why);
+    FAILS(tamis_cache_fork(e.w.cache, ids[0], &fork, &test_error), TAMIS_E_STATE, why);
+    FAILS(tamis_plan_evict(e.w.plan, ids[0], NULL, &test_error), TAMIS_E_STATE, why);
+    FAILS(tamis_plan_keep_path(e.w.plan, ids[0], ROWS, &test_error), TAMIS_E_ARGUMENT,
+          "row 3 is not below the 3");
+    OK(tamis_plan_keep_path(e.w.plan, ids[0], 1, &test_error));
+    OK(test_step_begin(&e.w, &same));
+    OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+    evict_close(&e);
+}
+
+/* Another plan does not know what the rows have replaced; with the sequence all that is kept for it goes. */
+static void others_cannot_choose(void **state) {
+    const tamis_plan_params params = plan_of_h2o();
+    const uint32_t one = 1;
+    tamis_plan *plan = NULL;
+    evict_world e;
+    tamis_sequence ids[2];
+    (void)state;
+    open_world(&e, &ids[0]);
+    ids[1] = evict_add(&e, 2 * FIRST, 12);
+    const uint64_t before = test_stats(&e.w).pages_held;
+    OK(tamis_plan_create(e.w.cache, &params, &plan, &test_error));
+    verify(&e, ids[0]);
+    FAILS(tamis_plan_keep_path(plan, ids[0], 0, &test_error), TAMIS_E_STATE,
+          "were those of a step of another plan");
+    assert_true(test_stats(&e.w).pages_held > before);
+    OK(tamis_cache_remove(e.w.cache, ids[0], &test_error));
+    const tamis_step other = step_of(ids + 1, &one, 1);
+    OK(test_step_begin(&e.w, &other));
+    OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+    tamis_plan_destroy(&plan);
+    evict_close(&e);
+}
+
+/* A step that is given up, after some layers or before any, leaves the sequence as it was. */
+static void a_cancelled_step_leaves_nothing(void **state) {
+    const uint64_t tokens[ROWS] = {FIRST + 40, FIRST + 41, FIRST + 42};
+    const uint32_t rows = ROWS;
+    (void)state;
+    for (uint32_t layers = 0; layers <= 2; layers++) {
+        evict_world e;
+        tamis_sequence id;
+        open_world(&e, &id);
+        held before = evict_read(&e, id);
+        const tms_past past = tms_history_give(tms_cache_find(e.w.cache, id));
+        const tamis_step step = step_of(&id, &rows, 1);
+        OK(test_step_begin(&e.w, &step));
+        for (uint32_t layer = 0; layer < layers; layer++)
+            evict_layer(&e, layer, tokens, ROWS, NULL);
+        OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+        held after = evict_read(&e, id);
+        held_same(&before, &after);
+        evict_check_bounds(&e, id);
+        const tms_past now = tms_history_give(tms_cache_find(e.w.cache, id));
+        assert_int_equal(now.length, past.length);
+        assert_int_equal(now.evicted_at, past.evicted_at);
+        assert_int_equal(now.unordered, past.unordered);
+        assert_int_equal(now.scored_to, past.scored_to);
+        held_free(&before);
+        held_free(&after);
+        evict_close(&e);
+    }
+}
+
+int main(int argc, char **argv) {
+    const int cannot = test_begin(argc, argv);
+    if (cannot) return cannot;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_are_checked), cmocka_unit_test(steps_are_checked),
+        cmocka_unit_test(only_rows_may_be_chosen), cmocka_unit_test(others_cannot_choose),
+        cmocka_unit_test(a_cancelled_step_leaves_nothing)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
