@@ -210,11 +210,16 @@ static tms_ref changed_by(const tms_in_step *e, uint32_t layer, uint32_t first) 
     return (tms_ref){e->changed, verifies ? rows * e->setup->cache->params.n_kv_heads * 4 : 0};
 }
 
-tms_bounds tms_in_step_changed(const tms_in_step *e, uint32_t layer, uint32_t first, uint32_t n) {
+/* Bounds of the pages that n rows from `first` on change. */
+static tms_bounds bounds_of(const tms_in_step *e, uint32_t layer, uint32_t first, uint32_t n) {
     tms_bounds bounds = tms_cache_bounds(e->setup->cache, layer);
     bounds.n = n * e->setup->cache->params.n_kv_heads;
     bounds.pages = changed_by(e, layer, first);
     return bounds;
+}
+
+tms_bounds tms_in_step_changed(const tms_in_step *e, uint32_t layer, uint32_t row) {
+    return bounds_of(e, layer, row, 1);
 }
 
 tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer, uint32_t section,
@@ -236,8 +241,7 @@ tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer, uint3
                                  .sinks = setup->params.eviction.sinks,
                                  .recent = setup->needs.recent,
                                  .lifetime = setup->params.eviction.options & TAMIS_EVICT_LIFETIME};
-    return (tms_replace_rows){replace, *write,
-                              tms_in_step_changed(e, layer, first, write->batch.n_rows)};
+    return (tms_replace_rows){replace, *write, bounds_of(e, layer, first, write->batch.n_rows)};
 }
 
 /* ---- Keys ------------------------------------------------------------------------------------ */

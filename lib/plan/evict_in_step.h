@@ -43,8 +43,8 @@ tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, ui
  * one. */
 tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer, uint32_t section,
                                      const tms_write_rows *write);
-/* Those bounds, for rows [first, first + n) of a step of a plan that verifies. */
-tms_bounds tms_in_step_changed(const tms_in_step *e, uint32_t layer, uint32_t first, uint32_t n);
+/* Those bounds, for one row of a step of a plan that verifies. */
+tms_bounds tms_in_step_changed(const tms_in_step *e, uint32_t layer, uint32_t row);
 
 /* After rows were written: scores of their keys to the plane of scores, if the eviction uses them. */
 tamis_status tms_in_step_score_rows(const tms_in_step *e, const tms_write_rows *write,

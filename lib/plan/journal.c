@@ -143,8 +143,12 @@ tamis_status tms_journals_undo(const tms_journals *journals, uint32_t layer, uin
     row.max_visible = (uint32_t)journals->stride;
     const tms_fuse scores = copy_scores(journals, layer, first, &row, true);
     if (journals->scores) TMS_TRY(tms_run_fuse(dev, &scores, error));
-    const tms_bounds bounds = tms_in_step_changed(journals->in_step, layer, first, end - first);
-    return replaced ? tms_run_bounds(dev, &bounds, error) : TAMIS_OK;
+    /* Launch by launch: rows may have changed the same page. */
+    for (uint32_t i = first; i < end && replaced; i++) {
+        const tms_bounds bounds = tms_in_step_changed(journals->in_step, layer, i);
+        TMS_TRY(tms_run_bounds(dev, &bounds, error));
+    }
+    return TAMIS_OK;
 }
 
 tamis_status tms_journals_warm(tms_journals *journals, const tms_write_rows *write,
