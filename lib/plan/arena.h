@@ -5,9 +5,21 @@
 #define TMS_PLAN_ARENA_H
 
 #include "lib/core/core.h"
+#include <tamis/plan.h>
 
-/* Allocates `bytes` bytes; with 0 bytes *out stays as it is. */
-tamis_status tms_memory_take(tms_device *dev, uint64_t bytes, tms_mem **out, tamis_error *error);
+/* The memory that a plan takes. While it `measures`, memory of the device is counted, not taken. */
+typedef struct tms_memory {
+    tms_device *dev;
+    bool measures;
+    tamis_plan_memory taken;
+} tms_memory;
+
+/* Allocates `bytes` bytes of the device; with 0 bytes, or while memory is measured, *out stays as it is. */
+tamis_status tms_memory_take(tms_memory *memory, uint64_t bytes, tms_mem **out, tamis_error *error);
+/* Gives memory back that was taken so; mem may be NULL. */
+void tms_memory_free(tms_memory *memory, uint64_t bytes, tms_mem *mem);
+/* calloc, counted. */
+void *tms_memory_host(tms_memory *memory, uint64_t n, size_t size);
 
 /* Enqueues a write in pieces that no backend waits for. */
 tamis_status tms_memory_send(tms_device *dev, tms_ref to, const void *from, uint64_t bytes,
@@ -21,7 +33,7 @@ typedef struct tms_arena {
 
 /* Allocates room for `n` >= 1 elements. `what` names the tables in messages. E_ARGUMENT if there
  * are too many elements, E_NO_MEMORY. */
-tamis_status tms_arena_create(tms_arena *arena, tms_device *dev, uint64_t n, const char *what,
+tamis_status tms_arena_create(tms_arena *arena, tms_memory *memory, uint64_t n, const char *what,
                               tamis_error *error);
 void tms_arena_destroy(tms_arena *arena, tms_device *dev);
 

@@ -176,7 +176,7 @@ static tamis_status fill_layers(tms_setup *setup, tamis_error *error) {
     static const tamis_attention nothing;
     TMS_REQUIRE(!p->layers || memcmp(a, &nothing, sizeof nothing) == 0, TAMIS_E_ARGUMENT,
                 "layers are given beside an attention: %s", tms_attention_say(a).text);
-    setup->layers = calloc(cache->n_layers, sizeof *setup->layers);
+    setup->layers = tms_memory_host(setup->memory, cache->n_layers, sizeof *setup->layers);
     TMS_REQUIRE(setup->layers, TAMIS_E_NO_MEMORY, "no host memory for %" PRIu32 " layers",
                 cache->n_layers);
     for (uint32_t layer = 0; layer < cache->n_layers; layer++) {
@@ -204,8 +204,9 @@ static tamis_status take_sinks(tms_setup *setup, tamis_error *error) {
         if (!sinks->buffer) continue;
         snprintf(name, sizeof name, "%ssinks", place_of(setup, layer).text);
         TMS_TRY(tms_place_check(setup->cache->context, sinks, name, bytes, &from, error));
-        if (!setup->sinks)
-            TMS_TRY(tms_memory_take(setup->dev, cache->n_layers * bytes, &setup->sinks, error));
+        if (!setup->sunk)
+            TMS_TRY(tms_memory_take(setup->memory, cache->n_layers * bytes, &setup->sinks, error));
+        setup->sunk = true;
     }
     return TAMIS_OK;
 }
@@ -248,6 +249,26 @@ static tamis_status check_sight(const tms_setup *setup, uint32_t layer, tamis_er
                 "the cache has %" PRIu32,
                 where.text, what, value, name, TAMIS_PLANE_POSITIONS, setup->cache->params.planes);
     return TAMIS_OK;
+}
+
+/* What a lane may hold. Where no lane loses tokens, nor gives back pages that rows of the plan would see,
+ * a sequence has as many pages in each lane: then no more than the cache has. */
+static void limit_lanes(tms_setup *setup) {
+    const tamis_cache *cache = setup->cache;
+    uint64_t most = setup->params.max_context;
+    bool whole = cache->params.planes == 0;
+    for (uint32_t layer = 0; layer < cache->params.n_layers; layer++) {
+        const tamis_attention *a = &setup->layers[layer].attention;
+        whole &= a->sliding_window == 0 && a->chunk == 0;
+    }
+    for (uint32_t i = 0; whole && i < cache->size.pools; i++) {
+        const tms_pool *pool = &cache->pools[i];
+        const uint32_t lanes = tms_end_lane(cache, pool) - tms_first_lane(cache, pool);
+        const uint64_t slots = (uint64_t)(pool->pages.n / lanes) * cache->params.page_size;
+        if (slots < most) most = slots;
+    }
+    setup->longest = (uint32_t)most;
+    setup->max_pages = tms_pages_of(cache, setup->longest);
 }
 
 /* Asks the policies what they need, and checks that the plan's parameters allow it. */
@@ -370,11 +391,17 @@ static tamis_status warm_times(const tms_setup *setup, tamis_error *error) {
     return tms_stage_stop(setup, from, TAMIS_OK, &us, error);
 }
 
-static tamis_status make(tamis_plan *plan, tamis_error *error) {
+/* All memory that the plan takes. */
+static tamis_status take_memory(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(fill_layers(&plan->setup, error));
+    limit_lanes(&plan->setup);
     TMS_TRY(take_sinks(&plan->setup, error));
     TMS_TRY(ask_policies(&plan->setup, error));
-    TMS_TRY(make_rooms(plan, error));
+    return make_rooms(plan, error);
+}
+
+static tamis_status make(tamis_plan *plan, tamis_error *error) {
+    TMS_TRY(take_memory(plan, error));
     TMS_TRY(rehearse(plan, error));
     TMS_TRY(copy_sinks(&plan->setup, error));
     TMS_TRY(warm_times(&plan->setup, error));
@@ -401,11 +428,9 @@ static void end(tms_life *life) {
     free(p);
 }
 
-tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *params,
-                               tamis_plan **out, tamis_error *error) {
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    *out = NULL;
-    TMS_ENTER(cache);
+/* A plan of parameters that have been checked, without memory so far. */
+static tamis_status begin(tamis_cache *cache, const tamis_plan_params *params, bool measures,
+                          tamis_plan **out, tamis_error *error) {
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_REQUIRE_RESERVED(params, tamis_plan_params);
@@ -415,14 +440,45 @@ tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *para
     tamis_plan *plan = calloc(1, sizeof *plan);
     TMS_REQUIRE(plan, TAMIS_E_NO_MEMORY, "no host memory for a plan");
     tms_life_begin(&plan->life, "plan", &cache->life, NULL, end);
-    plan->setup = (tms_setup){.cache = cache,
-                              .dev = cache->context->dev,
-                              .params = filled,
-                              .max_pages = tms_pages_of(cache, filled.max_context)};
+    plan->memory = (tms_memory){
+        .dev = cache->context->dev, .measures = measures, .taken = {.host_bytes = sizeof *plan}};
+    plan->setup = (tms_setup){
+        .cache = cache, .dev = cache->context->dev, .memory = &plan->memory, .params = filled};
+    *out = plan;
+    return TAMIS_OK;
+}
+
+tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *params,
+                               tamis_plan **out, tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    *out = NULL;
+    TMS_ENTER(cache);
+    tamis_plan *plan = NULL;
+    TMS_TRY(begin(cache, params, false, &plan, error));
     const tamis_status status = make(plan, error);
     if (status != TAMIS_OK) tamis_plan_destroy(&plan);
     *out = plan;
     return status;
+}
+
+tamis_status tamis_plan_measure(tamis_cache *cache, const tamis_plan_params *params,
+                                tamis_plan_memory *out, tamis_error *error) {
+    TMS_ENTER(cache);
+    tamis_plan *plan = NULL;
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    TMS_TRY(begin(cache, params, true, &plan, error));
+    const tamis_status status = take_memory(plan, error);
+    if (status == TAMIS_OK) *out = plan->memory.taken;
+    tamis_plan_destroy(&plan);
+    return status;
+}
+
+tamis_status tamis_plan_get_memory(const tamis_plan *plan, tamis_plan_memory *out,
+                                   tamis_error *error) {
+    TMS_ENTER(plan);
+    TMS_REQUIRE(plan && out, TAMIS_E_ARGUMENT, "%s is NULL", plan ? "out" : "plan");
+    *out = plan->memory.taken;
+    return TAMIS_OK;
 }
 
 static void give_up(tms_life *life) {

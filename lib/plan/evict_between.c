@@ -54,15 +54,14 @@ static tms_batch items_of(const tms_between *b, uint32_t layer, uint32_t n_items
                           uint32_t longest) {
     const tms_between_layout at = b->at;
     const tamis_cache_params *c = &b->setup->cache->params;
-    return (tms_batch){.n_rows = n_items,
+    tms_batch items = {.n_rows = n_items,
                        .n_heads = c->n_heads,
                        .n_kv_heads = c->n_kv_heads,
                        .row_seq = table(b, at.row_seq),
                        .visible = table(b, at.visible + (uint64_t)layer * c->n_kv_heads),
-                       .table = tms_page_table_layer(b->table, layer),
-                       .seq_stride = (uint64_t)b->setup->cache->n_lanes * b->setup->max_pages,
-                       .head_stride = b->setup->max_pages,
                        .max_visible = longest};
+    tms_page_table_place(b->table, layer, &items);
+    return items;
 }
 
 /* Part `part` of between.window: the window's queries in order, their outs, their lse. */
@@ -291,25 +290,24 @@ static tamis_status take_device(tms_between *b, tamis_error *error) {
     uint64_t weights = needs->n_weights * window * group * b->stride;
     uint64_t lists = 2 * at_once * heads * (setup->params.max_context + 1ull);
     uint64_t rows = window * (2 * tms_setup_width(setup) + c->n_heads);
-    tms_device *dev = setup->dev;
-    TMS_TRY(tms_memory_take(dev, values * sizeof(float), &b->values, error));
-    TMS_TRY(tms_memory_take(dev, weights * sizeof(float), &b->weights, error));
-    TMS_TRY(tms_memory_take(dev, lists * sizeof(int32_t), &b->lists, error));
-    TMS_TRY(tms_memory_take(dev, rows * sizeof(float), &b->window, error));
-    return tms_memory_take(dev, scratch_bytes(b), &b->scratch, error);
+    TMS_TRY(tms_memory_take(setup->memory, values * sizeof(float), &b->values, error));
+    TMS_TRY(tms_memory_take(setup->memory, weights * sizeof(float), &b->weights, error));
+    TMS_TRY(tms_memory_take(setup->memory, lists * sizeof(int32_t), &b->lists, error));
+    TMS_TRY(tms_memory_take(setup->memory, rows * sizeof(float), &b->window, error));
+    return tms_memory_take(setup->memory, scratch_bytes(b), &b->scratch, error);
 }
 
 static tamis_status take_host(tms_between *b, tamis_error *error) {
     const tms_setup *setup = b->setup;
     size_t lanes = setup->cache->n_lanes, layers = setup->cache->params.n_layers;
-    b->outputs = calloc(layers, sizeof *b->outputs);
-    b->layer_budgets = calloc(layers, sizeof *b->layer_budgets);
-    b->bound = calloc(lanes, sizeof *b->bound);
-    b->slots = calloc(lanes, sizeof *b->slots);
-    b->budgets = calloc(lanes, sizeof *b->budgets);
-    b->most = calloc(lanes, sizeof *b->most);
-    b->kept = calloc(lanes, sizeof *b->kept);
-    b->together = calloc(layers, sizeof *b->together);
+    b->outputs = tms_memory_host(setup->memory, layers, sizeof *b->outputs);
+    b->layer_budgets = tms_memory_host(setup->memory, layers, sizeof *b->layer_budgets);
+    b->bound = tms_memory_host(setup->memory, lanes, sizeof *b->bound);
+    b->slots = tms_memory_host(setup->memory, lanes, sizeof *b->slots);
+    b->budgets = tms_memory_host(setup->memory, lanes, sizeof *b->budgets);
+    b->most = tms_memory_host(setup->memory, lanes, sizeof *b->most);
+    b->kept = tms_memory_host(setup->memory, lanes, sizeof *b->kept);
+    b->together = tms_memory_host(setup->memory, layers, sizeof *b->together);
     TMS_REQUIRE(b->outputs && b->layer_budgets && b->bound && b->slots && b->budgets && b->most &&
                     b->kept && b->together,
                 TAMIS_E_NO_MEMORY, "no host memory to evict from %zu lanes", lanes);
@@ -324,7 +322,7 @@ tamis_status tms_between_create(tms_between *b, tamis_error *error) {
                 setup->params.max_context);
     b->stride = tms_align_ints(setup->params.max_context);
     b->at = lay_out(setup);
-    TMS_TRY(tms_arena_create(&b->tables, setup->dev, b->at.end, "evicting", error));
+    TMS_TRY(tms_arena_create(&b->tables, setup->memory, b->at.end, "evicting", error));
     TMS_TRY(take_host(b, error));
     return take_device(b, error);
 }

@@ -95,16 +95,16 @@ tamis_status tms_in_step_create(tms_in_step *e, tamis_error *error) {
     const uint64_t lse = (uint64_t)p->max_rows * c->n_heads * sizeof(float);
     const uint64_t logits = tms_align_ints(cap < most ? cap : most) * sizeof(float);
     const uint64_t sequences = p->max_sequences, lanes = sequences * c->n_kv_heads;
-    tms_device *dev = setup->dev;
     e->stride = tms_align_ints(most);
     const bool verifies = p->flags & TAMIS_PLAN_VERIFY;
     const uint64_t rows = verifies ? (uint64_t)c->n_layers * p->max_selected_rows : sequences;
     const uint64_t weights = lanes * e->stride * sizeof(float),
                    changed = rows * c->n_kv_heads * sizeof(int32_t);
-    TMS_TRY(tms_memory_take(dev, weighs ? lse : 0, &e->lse, error));
-    TMS_TRY(tms_memory_take(dev, weighs ? sequences * c->n_heads * logits : 0, &e->logits, error));
-    TMS_TRY(tms_memory_take(dev, newest ? weights : 0, &e->newest, error));
-    return tms_memory_take(dev, needs->in_place ? changed : 0, &e->changed, error);
+    TMS_TRY(tms_memory_take(setup->memory, weighs ? lse : 0, &e->lse, error));
+    TMS_TRY(tms_memory_take(setup->memory, weighs ? sequences * c->n_heads * logits : 0, &e->logits,
+                            error));
+    TMS_TRY(tms_memory_take(setup->memory, newest ? weights : 0, &e->newest, error));
+    return tms_memory_take(setup->memory, needs->in_place ? changed : 0, &e->changed, error);
 }
 
 void tms_in_step_destroy(tms_in_step *e) {

@@ -51,13 +51,13 @@ tamis_status tms_journals_create(tms_journals *journals, tamis_error *error) {
     const tamis_plan_params *p = &setup->params;
     const uint32_t cap = tms_setup_cap(setup, false);
     if (!(p->flags & TAMIS_PLAN_VERIFY)) return TAMIS_OK;
-    journals->all = calloc(p->max_sequences, sizeof *journals->all);
+    journals->all = tms_memory_host(setup->memory, p->max_sequences, sizeof *journals->all);
     TMS_REQUIRE(journals->all, TAMIS_E_NO_MEMORY,
                 "no host memory for what rows of %" PRIu32 " sequences replace", p->max_sequences);
     journals->stride = tms_align_ints(cap < p->max_context ? cap : p->max_context);
     const uint64_t scores =
         (uint64_t)setup->cache->n_lanes * p->max_selected_rows * journals->stride * sizeof(float);
-    return tms_memory_take(setup->dev, tms_needs_weights(&setup->needs) ? scores : 0,
+    return tms_memory_take(setup->memory, tms_needs_weights(&setup->needs) ? scores : 0,
                            &journals->scores, error);
 }
 

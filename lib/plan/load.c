@@ -28,12 +28,12 @@ static uint64_t held_bytes(const tms_loads *loads) {
 tamis_status tms_loads_create(tms_loads *loads, tamis_error *error) {
     const tms_setup *setup = loads->setup;
     if (setup->params.load_dtypes == 0) return TAMIS_OK;
-    loads->held = calloc(held_bytes(loads), sizeof *loads->held);
+    loads->held = tms_memory_host(setup->memory, held_bytes(loads), sizeof *loads->held);
     TMS_REQUIRE(loads->held, TAMIS_E_NO_MEMORY,
                 "no host memory for what %" PRIu32 " rows of %" PRIu32 " layers hold",
                 setup->params.max_rows, setup->cache->params.n_layers);
-    return tms_arena_create(&loads->tables, setup->dev, lay_out(setup, setup->params.max_rows).end,
-                            "a load", error);
+    return tms_arena_create(&loads->tables, setup->memory,
+                            lay_out(setup, setup->params.max_rows).end, "a load", error);
 }
 
 void tms_loads_destroy(tms_loads *loads) {
@@ -45,18 +45,16 @@ void tms_loads_destroy(tms_loads *loads) {
 static tms_write_rows write_of(const tms_loads *loads, uint32_t layer, uint32_t n) {
     const tms_setup *setup = loads->setup;
     const load_layout at = lay_out(setup, n);
-    return (tms_write_rows){
-        .kv = tms_cache_kv(setup->cache, layer),
-        .batch = {.n_rows = n,
-                  .n_heads = setup->cache->params.n_heads,
-                  .n_kv_heads = setup->cache->params.n_kv_heads,
-                  .row_seq = tms_arena_ref(&loads->tables, at.row_seq),
-                  .table = tms_page_table_layer(loads->table, layer),
-                  .seq_stride = (uint64_t)setup->cache->n_lanes * setup->max_pages,
-                  .head_stride = setup->max_pages},
-        .slots = tms_arena_ref(&loads->tables, at.slots),
-        .planes = tms_cache_planes(setup->cache, layer),
-        .positions = tms_arena_ref(&loads->tables, at.positions)};
+    tms_write_rows write = {.kv = tms_cache_kv(setup->cache, layer),
+                            .batch = {.n_rows = n,
+                                      .n_heads = setup->cache->params.n_heads,
+                                      .n_kv_heads = setup->cache->params.n_kv_heads,
+                                      .row_seq = tms_arena_ref(&loads->tables, at.row_seq)},
+                            .slots = tms_arena_ref(&loads->tables, at.slots),
+                            .planes = tms_cache_planes(setup->cache, layer),
+                            .positions = tms_arena_ref(&loads->tables, at.positions)};
+    tms_page_table_place(loads->table, layer, &write.batch);
+    return write;
 }
 
 tamis_status tms_loads_warm(const tms_loads *loads, tamis_error *error) {

@@ -8,7 +8,7 @@
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 static tamis_status make_pairs(tms_masses *m, tamis_error *error) {
-    TMS_TRY(tms_arena_create(&m->pairs, m->setup->dev, 2 * TMS_TILE_ROWS, "masses", error));
+    TMS_TRY(tms_arena_create(&m->pairs, m->setup->memory, 2 * TMS_TILE_ROWS, "masses", error));
     for (uint32_t i = 0; i < TMS_TILE_ROWS; i++) {
         m->pairs.host[2 * i] = 0;
         m->pairs.host[2 * i + 1] = (int32_t)i + 1;
@@ -22,11 +22,11 @@ tamis_status tms_masses_create(tms_masses *m, tamis_error *error) {
     if (!(setup->params.flags & TAMIS_PLAN_ROW_MASSES)) return TAMIS_OK;
     const uint64_t rows = TMS_TILE_ROWS * (tms_setup_width(setup) + c->n_heads);
     const uint64_t values = c->n_kv_heads * tms_align_ints(setup->params.max_context);
-    m->host = calloc(values, sizeof *m->host);
+    m->host = tms_memory_host(setup->memory, values, sizeof *m->host);
     TMS_REQUIRE(m->host, TAMIS_E_NO_MEMORY, "no host memory for the masses of %" PRIu64 " slots",
                 values);
-    TMS_TRY(tms_memory_take(setup->dev, rows * sizeof(float), &m->rows, error));
-    TMS_TRY(tms_memory_take(setup->dev, values * sizeof(float), &m->values, error));
+    TMS_TRY(tms_memory_take(setup->memory, rows * sizeof(float), &m->rows, error));
+    TMS_TRY(tms_memory_take(setup->memory, values * sizeof(float), &m->values, error));
     return make_pairs(m, error);
 }
 

@@ -9,27 +9,52 @@
 /* Most changed entries of one upload: 512 KiB, for which no backend waits. */
 #define CHUNK_ENTRIES 65536u
 
-static uint64_t bytes_of(const tms_setup *setup) {
-    return (uint64_t)setup->params.max_sequences * setup->cache->n_lanes * setup->max_pages *
+static uint64_t bytes_of(const tms_page_table *table) {
+    const tms_setup *setup = table->setup;
+    return (uint64_t)setup->params.max_sequences * setup->cache->n_lanes * table->stride *
            sizeof(int32_t);
+}
+
+/* The pages of a lane as long as all lanes of the cache can be together. Only evictions make single
+ * lanes longer, by what others have lost. Under fixed launches the table stays where it is. */
+static uint32_t likely_pages(const tms_setup *setup) {
+    const tamis_cache_params *cache = &setup->cache->params;
+    uint64_t most = 0;
+    for (uint32_t layer = 0; layer < cache->n_layers; layer++) {
+        const uint64_t tokens = tms_layer_capacity(cache, layer);
+        if (tokens > most) most = tokens;
+    }
+    const uint64_t pages = tms_divide_up(most, cache->page_size);
+    const bool stays = setup->params.flags & TAMIS_PLAN_FIXED_LAUNCHES;
+    return pages < setup->max_pages && !stays ? (uint32_t)pages : setup->max_pages;
+}
+
+void tms_page_table_place(const tms_page_table *table, uint32_t layer, tms_batch *batch) {
+    const uint64_t first = (uint64_t)layer * table->setup->cache->params.n_kv_heads * table->stride;
+    batch->table = (tms_ref){table->mem, first * sizeof(int32_t)};
+    batch->seq_stride = (uint64_t)table->setup->cache->n_lanes * table->stride;
+    batch->head_stride = table->stride;
 }
 
 tamis_status tms_page_table_create(tms_page_table *table, const tms_setup *setup,
                                    tamis_error *error) {
-    tms_device *dev = setup->dev;
     uint32_t n = setup->params.max_sequences, n_lanes = setup->cache->n_lanes;
     table->setup = setup;
-    table->entry_host = calloc(CHUNK_ENTRIES, 2 * sizeof *table->entry_host);
-    table->rows = calloc(n, sizeof *table->rows);
+    table->stride = likely_pages(setup);
+    table->entry_host =
+        tms_memory_host(setup->memory, CHUNK_ENTRIES, 2 * sizeof *table->entry_host);
+    table->rows = tms_memory_host(setup->memory, n, sizeof *table->rows);
     bool ok = table->entry_host && table->rows;
     for (uint32_t i = 0; i < n && ok; i++) {
-        table->rows[i].pages = calloc(n_lanes, sizeof *table->rows[i].pages);
+        table->rows[i].pages =
+            tms_memory_host(setup->memory, n_lanes, sizeof *table->rows[i].pages);
         ok = table->rows[i].pages != NULL;
     }
     TMS_REQUIRE(ok, TAMIS_E_NO_MEMORY,
                 "no host memory for the page tables of %" PRIu32 " sequences", n);
-    TMS_TRY(tms_device_alloc(dev, bytes_of(setup), &table->mem, error));
-    return tms_device_alloc(dev, CHUNK_ENTRIES * 2 * sizeof(int32_t), &table->entries, error);
+    TMS_TRY(tms_memory_take(setup->memory, bytes_of(table), &table->mem, error));
+    return tms_memory_take(setup->memory, CHUNK_ENTRIES * 2 * sizeof(int32_t), &table->entries,
+                           error);
 }
 
 void tms_page_table_destroy(tms_page_table *table) {
@@ -44,7 +69,7 @@ void tms_page_table_destroy(tms_page_table *table) {
 
 tamis_status tms_page_table_warm(const tms_page_table *table, tamis_error *error) {
     const tms_write_table empty = {.data = {table->mem, 0}, .entries = {table->entries, 0}};
-    TMS_TRY(tms_device_fill(table->setup->dev, empty.data, 0, bytes_of(table->setup), error));
+    TMS_TRY(tms_device_fill(table->setup->dev, empty.data, 0, bytes_of(table), error));
     return tms_run_write_table(table->setup->dev, &empty, error);
 }
 
@@ -70,10 +95,9 @@ static tamis_status send(tms_page_table *table, uint32_t n, tamis_error *error) 
  * entries in the chunk. */
 static uint32_t collect(tms_page_table *table, uint32_t r, const tms_sequence *sequence,
                         uint32_t lane, uint32_t n) {
-    const tms_setup *setup = table->setup;
     uint32_t *from = &table->rows[r].pages[lane];
-    uint32_t end = tms_pages_of(setup->cache, sequence->lanes[lane].length);
-    uint32_t base = (r * setup->cache->n_lanes + lane) * setup->max_pages;
+    uint32_t end = tms_pages_of(table->setup->cache, sequence->lanes[lane].length);
+    uint32_t base = (r * table->setup->cache->n_lanes + lane) * table->stride;
     for (; *from < end && n < CHUNK_ENTRIES; n++, ++*from) {
         table->entry_host[2 * n] = (int32_t)(base + *from);
         table->entry_host[2 * n + 1] = tms_lane_reads(sequence, lane, *from)[*from];
@@ -108,9 +132,45 @@ static tamis_status sync(tms_page_table *table, tms_sequence *const *sequences, 
     return n > 0 ? send(table, n, error) : TAMIS_OK;
 }
 
+/* Makes the table anew with room for lanes of `pages` pages; what was on the device is sent again. */
+static tamis_status widen(tms_page_table *table, uint32_t pages, tamis_error *error) {
+    const tms_setup *setup = table->setup;
+    tms_page_table wide = *table;
+    tms_mem *narrow = table->mem;
+    const uint64_t bytes = bytes_of(table);
+    wide.stride = pages > 2 * table->stride ? pages : 2 * table->stride;
+    if (wide.stride > setup->max_pages) wide.stride = setup->max_pages;
+    TMS_TRY(tms_device_wait(setup->dev, error)); /* launches read the old one */
+    TMS_TRY(tms_memory_take(setup->memory, bytes_of(&wide), &wide.mem, error));
+    const tms_ref all = {wide.mem, 0};
+    const tamis_status status = tms_device_fill(setup->dev, all, 0, bytes_of(&wide), error);
+    if (status != TAMIS_OK) {
+        tms_memory_free(setup->memory, bytes_of(&wide), wide.mem);
+        return status;
+    }
+    *table = wide;
+    tms_memory_free(setup->memory, bytes, narrow);
+    for (uint32_t r = 0; r < setup->params.max_sequences; r++)
+        table->rows[r].state = 0;
+    return TAMIS_OK;
+}
+
+static uint32_t longest_list(const tms_page_table *table, tms_sequence *const *sequences,
+                             uint32_t n) {
+    const tamis_cache *cache = table->setup->cache;
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
+            if (sequences[i]->lanes[lane].length > longest)
+                longest = sequences[i]->lanes[lane].length;
+    return tms_pages_of(cache, longest);
+}
+
 tamis_status tms_page_table_bring(tms_page_table *table, tms_sequence *const *sequences, uint32_t n,
                                   uint32_t *rows, tamis_error *error) {
     const uint64_t now = ++table->n_brought;
+    const uint32_t longest = longest_list(table, sequences, n);
+    if (longest > table->stride) TMS_TRY(widen(table, longest, error));
     /* Sequences that have a row come first, so that none of them loses it to another of this
      * call. */
     for (uint32_t i = 0; i < n; i++) {

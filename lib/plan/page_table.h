@@ -16,7 +16,8 @@ typedef struct tms_table_row {
 
 typedef struct tms_page_table {
     const tms_setup *setup;
-    tms_mem *mem;        /* int32 [max_sequences][n_lanes][max_pages] */
+    tms_mem *mem;        /* int32 [max_sequences][n_lanes][stride] */
+    uint32_t stride;     /* pages of a lane; at first what the cache can hold of it */
     tms_mem *entries;    /* int32 [][2], changes of one upload */
     int32_t *entry_host; /* the same */
     tms_table_row *rows; /* [max_sequences] */
@@ -32,15 +33,12 @@ tamis_status tms_page_table_warm(const tms_page_table *table, tamis_error *error
 
 /* Assigns a row to each of the sequences, at most max_sequences of them, and updates it on the
  * device; rows[i] is that of sequences[i]. A sequence without a row gets the one that was not used
- * for the longest time. */
+ * for the longest time. Where a lane has become longer than what was thought that the cache can hold of
+ * one, which evictions that leave lanes of unequal lengths can bring about, the table is made anew. */
 tamis_status tms_page_table_bring(tms_page_table *table, tms_sequence *const *sequences, uint32_t n,
                                   uint32_t *rows, tamis_error *error);
 
-/* The lists of a layer, as tms_batch takes them. */
-static inline tms_ref tms_page_table_layer(const tms_page_table *table, uint32_t layer) {
-    const tms_setup *setup = table->setup;
-    uint64_t first = (uint64_t)layer * setup->cache->params.n_kv_heads * setup->max_pages;
-    return (tms_ref){table->mem, first * sizeof(int32_t)};
-}
+/* Sets what a batch takes of the lists of a layer; until the next call that brings sequences. */
+void tms_page_table_place(const tms_page_table *table, uint32_t layer, tms_batch *batch);
 
 #endif

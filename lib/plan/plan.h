@@ -18,6 +18,7 @@
 
 struct tamis_plan {
     tms_life life;
+    tms_memory memory;
     tms_setup setup;
     tms_page_table table;
     tms_query_rings rings;

@@ -47,11 +47,11 @@ tamis_status tms_query_rings_create(tms_query_rings *rings, tamis_error *error) 
     uint64_t rows = (uint64_t)setup->cache->params.n_layers * n * setup->needs.window;
     rings->row_bytes = tms_setup_width(setup) * sizeof(float);
     if (rows == 0) return TAMIS_OK;
-    rings->rings = calloc(n, sizeof *rings->rings);
-    rings->kept = calloc(n, sizeof *rings->kept);
+    rings->rings = tms_memory_host(setup->memory, n, sizeof *rings->rings);
+    rings->kept = tms_memory_host(setup->memory, n, sizeof *rings->kept);
     TMS_REQUIRE(rings->rings && rings->kept, TAMIS_E_NO_MEMORY,
                 "no host memory for the queries of %" PRIu32 " sequences", n);
-    return tms_memory_take(setup->dev, rows * rings->row_bytes, &rings->mem, error);
+    return tms_memory_take(setup->memory, rows * rings->row_bytes, &rings->mem, error);
 }
 
 void tms_query_rings_destroy(tms_query_rings *rings) {

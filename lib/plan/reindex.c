@@ -49,7 +49,7 @@ tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error) {
     const tms_setup *setup = reindex->setup;
     const uint64_t row = 4 * tms_setup_width(setup) + 2ull * setup->cache->params.n_heads;
     const uint64_t bytes = setup->params.max_rows * row * sizeof(float);
-    return tms_memory_take(setup->dev, setup->needs.rotation ? bytes : 0, &reindex->rows, error);
+    return tms_memory_take(setup->memory, setup->needs.rotation ? bytes : 0, &reindex->rows, error);
 }
 
 void tms_reindex_destroy(tms_reindex *reindex) {

@@ -7,18 +7,22 @@
 #include "lib/cache/cache.h"
 #include "lib/core/attention.h"
 #include "lib/evict/evict.h"
+#include "lib/plan/arena.h"
 #include "lib/select/select.h"
 #include <tamis/plan.h>
 
 typedef struct tms_setup {
     tamis_cache *cache;
     tms_device *dev;
+    tms_memory *memory;
     tamis_plan_params params; /* with defaults filled in */
     tms_reading reading;      /* what the selection needs; k is at most max_pages */
     tms_eviction_needs needs; /* what the eviction needs */
-    uint32_t max_pages;       /* of a lane */
+    uint32_t longest;         /* slots that a lane may have */
+    uint32_t max_pages;       /* the same in pages */
     tamis_layer *layers;      /* [n_layers] with defaults filled in; full: also dense layers */
-    tms_mem *sinks;           /* f32 [n_layers][n_heads], copied; NULL: no layer has any */
+    bool sunk;                /* some layer has sinks, which are copied: */
+    tms_mem *sinks;           /* f32 [n_layers][n_heads] */
 } tms_setup;
 
 /* Most slots that a lane may have in a step, UINT32_MAX: no limit. */

@@ -58,8 +58,8 @@ tamis_status tms_sight_create(tms_sight *sight, tamis_error *error) {
     const tms_setup *setup = sight->setup;
     const uint32_t n_layers = setup->cache->params.n_layers;
     const uint64_t entries = (uint64_t)setup->params.max_rows * setup->cache->params.n_kv_heads;
-    sight->kinds = calloc(n_layers, sizeof *sight->kinds);
-    sight->kind_of = calloc(n_layers, sizeof *sight->kind_of);
+    sight->kinds = tms_memory_host(setup->memory, n_layers, sizeof *sight->kinds);
+    sight->kind_of = tms_memory_host(setup->memory, n_layers, sizeof *sight->kind_of);
     TMS_REQUIRE(sight->kinds && sight->kind_of, TAMIS_E_NO_MEMORY,
                 "no host memory for what %" PRIu32 " layers see", n_layers);
     for (uint32_t layer = 0; layer < n_layers; layer++) {
@@ -69,7 +69,7 @@ tamis_status tms_sight_create(tms_sight *sight, tamis_error *error) {
         sight->kind_of[layer] = index;
     }
     if (sight->n == 0 || !has_plane(sight)) return TAMIS_OK;
-    return tms_memory_take(setup->dev, entries * sizeof(int32_t), &sight->first, error);
+    return tms_memory_take(setup->memory, entries * sizeof(int32_t), &sight->first, error);
 }
 
 void tms_sight_destroy(tms_sight *sight) {

@@ -34,9 +34,12 @@ static uint64_t most_copies(const tms_setup *setup) {
     const uint32_t sequences = setup->params.max_sequences;
     const bool scores = tms_needs_weights(&setup->needs);
     uint32_t cap = tms_setup_cap(setup, false);
-    if (cap == UINT32_MAX && !scores) return (uint64_t)sequences * setup->cache->n_lanes;
+    const uint64_t all = setup->cache->size.pages; /* each copy is a page of its own */
     if (cap > setup->params.max_context || scores) cap = setup->params.max_context;
-    return tms_copies_room(setup->cache, sequences, cap);
+    const uint64_t copies = tms_setup_cap(setup, false) == UINT32_MAX && !scores
+                                ? (uint64_t)sequences * setup->cache->n_lanes
+                                : tms_copies_room(setup->cache, sequences, cap);
+    return copies < all ? copies : all;
 }
 
 /* Pages that a step may fill at most, of all lanes. */
@@ -59,22 +62,24 @@ tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error
     const uint64_t copies = most_copies(setup);
     const size_t n = setup->params.max_sequences;
     step->setup = setup;
-    step->sequences = calloc(n, sizeof *step->sequences);
-    step->growth = calloc(n, sizeof *step->growth);
-    step->table_row = calloc(n, sizeof *step->table_row);
-    step->ring = calloc(n, sizeof *step->ring);
-    step->n_kept = calloc(n, sizeof *step->n_kept);
-    step->begun = calloc(size.rows, sizeof *step->begun);
-    step->position = calloc(size.rows, sizeof *step->position);
-    step->layers = calloc(setup->cache->params.n_layers, sizeof *step->layers);
-    step->sections = calloc(most_sections(setup), sizeof *step->sections);
-    step->copies.pairs = calloc(copies, 2 * sizeof *step->copies.pairs);
-    step->copies.count = calloc(setup->cache->size.pools, sizeof *step->copies.count);
+    step->sequences = tms_memory_host(setup->memory, n, sizeof *step->sequences);
+    step->growth = tms_memory_host(setup->memory, n, sizeof *step->growth);
+    step->table_row = tms_memory_host(setup->memory, n, sizeof *step->table_row);
+    step->ring = tms_memory_host(setup->memory, n, sizeof *step->ring);
+    step->n_kept = tms_memory_host(setup->memory, n, sizeof *step->n_kept);
+    step->begun = tms_memory_host(setup->memory, size.rows, sizeof *step->begun);
+    step->position = tms_memory_host(setup->memory, size.rows, sizeof *step->position);
+    step->layers =
+        tms_memory_host(setup->memory, setup->cache->params.n_layers, sizeof *step->layers);
+    step->sections = tms_memory_host(setup->memory, most_sections(setup), sizeof *step->sections);
+    step->copies.pairs = tms_memory_host(setup->memory, copies, 2 * sizeof *step->copies.pairs);
+    step->copies.count =
+        tms_memory_host(setup->memory, setup->cache->size.pools, sizeof *step->copies.count);
     TMS_REQUIRE(step->sequences && step->growth && step->table_row && step->ring && step->n_kept &&
                     step->begun && step->position && step->layers && step->sections &&
                     step->copies.pairs && step->copies.count,
                 TAMIS_E_NO_MEMORY, "no host memory for a plan of %zu sequences", n);
-    return tms_arena_create(&step->tables, setup->dev,
+    return tms_arena_create(&step->tables, setup->memory,
                             lay_out(step, &size, most_filled(setup), copies).end, "a step", error);
 }
 
@@ -134,7 +139,7 @@ static void fill_sections(tms_step *step) {
 uint32_t tms_step_most_visible(const tms_step *step, uint32_t layer, const tms_section *section) {
     const uint32_t heads = step->setup->cache->params.n_kv_heads;
     uint32_t most = 0;
-    if (section->n_rows == 0) return step->setup->params.max_context;
+    if (section->n_rows == 0) return step->setup->longest;
     for (uint32_t h = 0; h < heads && section->alone; h++) {
         const uint32_t visible = tms_step_visible(step, layer, section->first_row, h);
         if (visible > most) most = visible;

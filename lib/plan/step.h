@@ -134,7 +134,7 @@ static inline const tms_section *tms_step_section_of(const tms_step *step, uint3
     return &step->sections[i];
 }
 
-/* The most slots that a row of a section sees in a layer; of no rows, max_context. */
+/* The most slots that a row of a section sees in a layer; of no rows, the most that there can be. */
 uint32_t tms_step_most_visible(const tms_step *step, uint32_t layer, const tms_section *section);
 
 /* Visible slots of (row, KV head). */

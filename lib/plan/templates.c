@@ -28,14 +28,9 @@ tamis_status tms_stage_stop(const tms_setup *setup, tms_event *from, tamis_statu
 
 /* ---- Templates ------------------------------------------------------------------------------- */
 
-static tms_batch batch_template(const tms_templates *l, uint32_t layer) {
-    const tms_setup *setup = l->setup;
-    const tamis_cache_params *cache = &setup->cache->params;
-    return (tms_batch){.n_heads = cache->n_heads,
-                       .n_kv_heads = cache->n_kv_heads,
-                       .table = tms_page_table_layer(l->table, layer),
-                       .seq_stride = (uint64_t)setup->cache->n_lanes * setup->max_pages,
-                       .head_stride = setup->max_pages};
+static tms_batch batch_template(const tms_templates *l) {
+    const tamis_cache_params *cache = &l->setup->cache->params;
+    return (tms_batch){.n_heads = cache->n_heads, .n_kv_heads = cache->n_kv_heads};
 }
 
 /* Lists, and what selects pages. The batches are those of attend. */
@@ -68,7 +63,7 @@ static void make_template(const tms_templates *l, uint32_t layer) {
     const tms_setup *setup = l->setup;
     tms_template *t = &l->templates[layer];
     t->write = (tms_write_rows){.kv = tms_cache_kv(setup->cache, layer),
-                                .batch = batch_template(l, layer),
+                                .batch = batch_template(l),
                                 .planes = tms_cache_planes(setup->cache, layer)};
     t->all = (tms_attend){.kv = t->write.kv,
                           .batch = t->write.batch,
@@ -85,6 +80,7 @@ static void make_template(const tms_templates *l, uint32_t layer) {
 static void set_rows(const tms_templates *l, uint32_t layer, tms_batch *batch) {
     const tms_step *step = l->step;
     const uint64_t entry = tms_step_entry(step, layer);
+    tms_page_table_place(l->table, layer, batch);
     batch->n_rows = step->n_rows;
     batch->row_seq = tms_step_table(step, step->at.row_seq);
     batch->visible = tms_step_table(step, step->at.visible + entry);
@@ -100,8 +96,7 @@ static void narrow(const tms_templates *l, uint32_t layer, uint32_t section, tms
     batch->row_seq.offset += p->first_row * sizeof(int32_t);
     batch->visible.offset += entry * sizeof(int32_t);
     if (batch->first.mem) batch->first.offset += entry * sizeof(int32_t);
-    batch->max_visible =
-        step->fixed ? l->setup->params.max_context : tms_step_most_visible(step, layer, p);
+    batch->max_visible = step->fixed ? l->setup->longest : tms_step_most_visible(step, layer, p);
 }
 
 /* Sets what depends on the step, for the rows of a section, which attend. */
@@ -221,6 +216,10 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
+static uint32_t smaller(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
 static uint64_t mass_scratch_bytes(const tms_templates *l) {
     if (l->setup->reading.scored != TMS_SCORE_MASS) return 0;
     tms_sparse_attend listed = tms_template_sparse(l, 0, 0);
@@ -235,7 +234,7 @@ static uint64_t list_scratch_bytes(const tms_templates *l) {
     if (!l->setup->reading.listed) return 0;
     tms_select select = tms_template_sparse(l, 0, 0).select;
     select.batch.n_rows = l->setup->params.max_selected_rows;
-    select.batch.max_visible = l->setup->params.max_context;
+    select.batch.max_visible = l->setup->longest;
     return tms_select_scratch(l->setup->dev, &select);
 }
 
@@ -243,16 +242,19 @@ static uint64_t list_scratch_bytes(const tms_templates *l) {
  * page_mass, select. */
 static uint64_t scratch_bytes(const tms_templates *l) {
     const tms_setup *setup = l->setup;
+    const uint32_t rows = setup->params.max_rows;
     uint64_t most = larger(mass_scratch_bytes(l), list_scratch_bytes(l));
     tms_attend attend = tms_template_attend(l, 0, 0);
     attend.max_pages = setup->max_pages;
-    attend.batch.n_rows = attend.batch.n_tiles = setup->params.max_rows;
-    attend.batch.max_visible = setup->params.max_context;
-    for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
-        attend.batch.max_tile_rows = rows;
-        most = larger(most, tms_attend_scratch(setup->dev, &attend));
-    }
-    return most;
+    attend.batch.max_visible = setup->longest;
+    /* Tiles of one row alone are those of sequences with one row each. */
+    attend.batch.n_rows = attend.batch.n_tiles = smaller(rows, setup->params.max_sequences);
+    attend.batch.max_tile_rows = 1;
+    most = larger(most, tms_attend_scratch(setup->dev, &attend));
+    attend.batch.n_rows = rows;
+    attend.batch.n_tiles = smaller(rows, rows / TMS_TILE_ROWS + setup->params.max_sequences);
+    attend.batch.max_tile_rows = TMS_TILE_ROWS;
+    return larger(most, tms_attend_scratch(setup->dev, &attend));
 }
 
 static void make_templates(const tms_templates *l) {
@@ -271,18 +273,19 @@ tamis_status tms_templates_create(tms_templates *l, tamis_error *error) {
     const uint64_t lse =
         (uint64_t)setup->params.max_rows * setup->cache->params.n_heads * sizeof(float);
     const bool random = reading->scored == TMS_SCORE_RANDOM;
-    l->serials = calloc(sequences + 1, sizeof *l->serials);
-    l->templates = calloc(setup->cache->params.n_layers, sizeof *l->templates);
-    if (random) l->score_host = calloc(scores, sizeof *l->score_host);
+    l->serials = tms_memory_host(setup->memory, sequences + 1, sizeof *l->serials);
+    l->templates =
+        tms_memory_host(setup->memory, setup->cache->params.n_layers, sizeof *l->templates);
+    if (random) l->score_host = tms_memory_host(setup->memory, scores, sizeof *l->score_host);
     TMS_REQUIRE(l->serials && l->templates && (l->score_host || !random), TAMIS_E_NO_MEMORY,
                 "no host memory for the launches of %zu sequences", sequences);
     make_templates(l); /* how large the scratch is follows from them */
-    TMS_TRY(tms_memory_take(setup->dev, scratch_bytes(l), &l->scratch, error));
-    TMS_TRY(tms_memory_take(setup->dev, setup->sinks ? lse : 0, &l->lse, error));
+    TMS_TRY(tms_memory_take(setup->memory, scratch_bytes(l), &l->scratch, error));
+    TMS_TRY(tms_memory_take(setup->memory, setup->sunk ? lse : 0, &l->lse, error));
     if (reading->listed)
-        TMS_TRY(tms_memory_take(setup->dev, lists * sizeof(int32_t), &l->lists, error));
+        TMS_TRY(tms_memory_take(setup->memory, lists * sizeof(int32_t), &l->lists, error));
     if (reading->scored)
-        TMS_TRY(tms_memory_take(setup->dev, scores * sizeof(float), &l->scores, error));
+        TMS_TRY(tms_memory_take(setup->memory, scores * sizeof(float), &l->scores, error));
     make_templates(l);
     return TAMIS_OK;
 }

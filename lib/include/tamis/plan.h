@@ -109,6 +109,27 @@ TAMIS_API uint64_t tamis_layer_tokens(const tamis_attention *attention, uint32_t
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_create(tamis_cache *cache,
                                                           const tamis_plan_params *params,
                                                           tamis_plan **out, tamis_error *error);
+/* The memory of a plan, in bytes. Beside it an op may take scratch memory of its context (the reference does),
+ * and drivers keep what they like. */
+typedef struct tamis_plan_memory {
+    uint64_t device_bytes;  /* all buffers on the device */
+    uint64_t largest_bytes; /* the largest of them */
+    uint64_t host_bytes;
+    uint64_t reserved[5];
+} tamis_plan_memory;
+
+/* What tamis_plan_create would take for these parameters; nothing is taken on the device. Page tables are as
+ * wide as the cache can hold tokens of a lane, or as max_context: a step or an eviction makes them
+ * wider where others have left lanes of unequal lengths, some longer than that. Errors:
+ * E_ARGUMENT, E_UNSUPPORTED and E_NO_MEMORY as tamis_plan_create, but for ops that the device lacks. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_measure(tamis_cache *cache,
+                                                           const tamis_plan_params *params,
+                                                           tamis_plan_memory *out,
+                                                           tamis_error *error);
+/* What it has taken. E_ARGUMENT: NULL. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_get_memory(const tamis_plan *plan,
+                                                              tamis_plan_memory *out,
+                                                              tamis_error *error);
 /* Accepts NULL. Gives up an open step, as tamis_plan_step_cancel. Calls on a blend of the plan that
  * is left answer E_STATE. */
 TAMIS_API void tamis_plan_destroy(tamis_plan **plan);
