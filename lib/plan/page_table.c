@@ -15,18 +15,22 @@ static uint64_t bytes_of(const tms_page_table *table) {
            sizeof(int32_t);
 }
 
-/* The pages of a lane as long as all lanes of the cache can be together. Only evictions make single
- * lanes longer, by what others have lost. Under fixed launches the table stays where it is. */
+/* The pages of a lane as long as all lanes of its layer can be together. Only evictions make single lanes
+ * longer, by what others have lost. Under fixed launches the table stays where it is. */
 static uint32_t likely_pages(const tms_setup *setup) {
-    const tamis_cache_params *cache = &setup->cache->params;
-    uint64_t most = 0;
-    for (uint32_t layer = 0; layer < cache->n_layers; layer++) {
-        const uint64_t tokens = tms_layer_capacity(cache, layer);
-        if (tokens > most) most = tokens;
+    const tamis_cache *cache = setup->cache;
+    uint64_t most = 1;
+    for (uint32_t layer = 0; layer < cache->params.n_layers; layer++) {
+        const tms_pool *pool = tms_cache_pool(cache, layer);
+        const uint32_t lanes = tms_end_lane(cache, pool) - tms_first_lane(cache, pool);
+        const uint64_t own = tms_divide_up(tms_layer_capacity(&cache->params, layer),
+                                           cache->params.page_size),
+                       even = tms_divide_up(pool->pages.n, lanes);
+        if (own > most) most = own;
+        if (even > most) most = even;
     }
-    const uint64_t pages = tms_divide_up(most, cache->page_size);
     const bool stays = setup->params.flags & TAMIS_PLAN_FIXED_LAUNCHES;
-    return pages < setup->max_pages && !stays ? (uint32_t)pages : setup->max_pages;
+    return most < setup->max_pages && !stays ? (uint32_t)most : setup->max_pages;
 }
 
 void tms_page_table_place(const tms_page_table *table, uint32_t layer, tms_batch *batch) {

@@ -112,6 +112,20 @@ static void bad_calls_are_refused(void **state) {
     evict_close(&e);
 }
 
+/* A cache of so many bytes has no number of tokens. */
+static void caches_of_bytes_have_tables(void **state) {
+    tamis_cache_params shape = test_shape();
+    const tamis_plan_params plan = {.max_context = 1024};
+    evict_world e;
+    (void)state;
+    shape.capacity_tokens = 0;
+    shape.capacity_bytes = 1u << 20;
+    evict_open(&e, &shape, &plan);
+    const tamis_sequence id = evict_add(&e, 1000, 100);
+    assert_int_equal(evict_length(&e, id, 0, 0), 100);
+    evict_close(&e);
+}
+
 /* ---- Longer lanes ---------------------------------------------------------------------------- */
 
 #define PROMPT 40u
@@ -160,9 +174,9 @@ static void tables_follow_long_lanes(void **state) {
 int main(int argc, char **argv) {
     const int cannot = test_begin(argc, argv);
     if (cannot) return cannot;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_take_what_was_measured),
-                                       cmocka_unit_test(small_caches_have_small_plans),
-                                       cmocka_unit_test(bad_calls_are_refused),
-                                       cmocka_unit_test(tables_follow_long_lanes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_take_what_was_measured),
+        cmocka_unit_test(small_caches_have_small_plans), cmocka_unit_test(bad_calls_are_refused),
+        cmocka_unit_test(caches_of_bytes_have_tables), cmocka_unit_test(tables_follow_long_lanes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
