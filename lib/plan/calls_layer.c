@@ -723,8 +723,7 @@ static tamis_status read_list(const tamis_plan *plan, uint32_t row, uint32_t kv_
                               uint32_t *pages, uint32_t capacity, uint32_t *count,
                               tamis_error *error) {
     tms_device *dev = plan->setup.dev;
-    tms_lists lists =
-        tms_template_sparse(&plan->templates, plan->templates.attended_layer, 0).select.lists;
+    tms_lists lists = tms_template_lists(&plan->templates, plan->templates.attended_layer);
     uint64_t entry = (uint64_t)row * plan->setup.cache->params.n_kv_heads + kv_head;
     uint32_t n = 0;
     lists.count.offset += entry * sizeof n;
