@@ -156,12 +156,46 @@ static void a_cancelled_step_leaves_nothing(void **state) {
     }
 }
 
+/* ---- Tables of the step, which undoing reads -------------------------------------------------- */
+
+/* A plan that has had rows of the sequence, or was asked for their pages, knows nothing of those of a
+ * later step of another. */
+static void plans_forget_what_is_settled(void **state) {
+    const tamis_plan_params params = plan_of_h2o();
+    tamis_step_pages pages;
+    tamis_plan *second = NULL, *third = NULL;
+    const uint32_t rows = ROWS;
+    evict_world e;
+    tamis_sequence id;
+    (void)state;
+    open_world(&e, &id);
+    OK(tamis_plan_create(e.w.cache, &params, &second, &test_error));
+    OK(tamis_plan_create(e.w.cache, &params, &third, &test_error));
+    verify(&e, id);
+    OK(tamis_plan_keep_path(e.w.plan, id, TAMIS_NO_ROW, &test_error));
+    const tamis_step step = step_of(&id, &rows, 1);
+    OK(tamis_plan_step_pages(third, &step, &pages, &test_error));
+    tamis_plan *first = evict_swap_plan(&e, second);
+    verify(&e, id);
+    FAILS(tamis_plan_keep_path(first, id, 0, &test_error), TAMIS_E_STATE,
+          "were those of a step of another plan");
+    FAILS(tamis_plan_keep_path(third, id, 0, &test_error), TAMIS_E_STATE,
+          "were those of a step of another plan");
+    OK(tamis_plan_keep_path(second, id, 0, &test_error));
+    evict_swap_plan(&e, first);
+    tamis_plan_destroy(&second);
+    tamis_plan_destroy(&third);
+    evict_close(&e);
+}
+
 int main(int argc, char **argv) {
     const int cannot = test_begin(argc, argv);
     if (cannot) return cannot;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_are_checked), cmocka_unit_test(steps_are_checked),
-        cmocka_unit_test(only_rows_may_be_chosen), cmocka_unit_test(others_cannot_choose),
-        cmocka_unit_test(a_cancelled_step_leaves_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_are_checked),
+                                       cmocka_unit_test(steps_are_checked),
+                                       cmocka_unit_test(only_rows_may_be_chosen),
+                                       cmocka_unit_test(others_cannot_choose),
+                                       cmocka_unit_test(a_cancelled_step_leaves_nothing),
+                                       cmocka_unit_test(plans_forget_what_is_settled)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
