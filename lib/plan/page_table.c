@@ -58,6 +58,10 @@ static uint32_t row_of(const tms_page_table *table, tamis_sequence id) {
     return oldest;
 }
 
+bool tms_page_table_has(const tms_page_table *table, tamis_sequence id) {
+    return table->rows[row_of(table, id)].id == id;
+}
+
 static tamis_status send(tms_page_table *table, uint32_t n, tamis_error *error) {
     tms_device *dev = table->setup->dev;
     tms_write_table change = {.data = {table->mem, 0}, .n = n, .entries = {table->entries, 0}};

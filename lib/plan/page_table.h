@@ -36,6 +36,9 @@ tamis_status tms_page_table_warm(const tms_page_table *table, tamis_error *error
 tamis_status tms_page_table_bring(tms_page_table *table, tms_sequence *const *sequences, uint32_t n,
                                   uint32_t *rows, tamis_error *error);
 
+/* Whether a sequence has a row: then to bring it alone takes none from another. */
+bool tms_page_table_has(const tms_page_table *table, tamis_sequence id);
+
 /* The lists of a layer, as tms_batch takes them. */
 static inline tms_ref tms_page_table_layer(const tms_page_table *table, uint32_t layer) {
     const tms_setup *setup = table->setup;

@@ -158,6 +158,29 @@ static void a_cancelled_step_leaves_nothing(void **state) {
 
 /* ---- Tables of the step, which undoing reads -------------------------------------------------- */
 
+/* A sequence that was not in the step would take a row of the page tables from one that was. */
+static void evictions_of_others_wait(void **state) {
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = plan_of_h2o();
+    evict_world e;
+    (void)state;
+    plan.max_sequences = 2; /* the sequence and its journal */
+    evict_open(&e, &shape, &plan);
+    const tamis_sequence id = evict_add(&e, FIRST, 40), other = evict_add(&e, 2 * FIRST, 40);
+    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+    held before = evict_read(&e, id);
+    verify(&e, id); /* takes both rows of the page tables */
+    FAILS(tamis_plan_evict(e.w.plan, other, NULL, &test_error), TAMIS_E_STATE,
+          "not known yet which of the last 3 rows of sequence");
+    OK(tamis_plan_keep_path(e.w.plan, id, TAMIS_NO_ROW, &test_error));
+    OK(tamis_plan_evict(e.w.plan, other, NULL, &test_error));
+    held after = evict_read(&e, id);
+    held_same(&before, &after);
+    held_free(&before);
+    held_free(&after);
+    evict_close(&e);
+}
+
 /* A plan that has had rows of the sequence, or was asked for their pages, knows nothing of those of a
  * later step of another. */
 static void plans_forget_what_is_settled(void **state) {
@@ -196,6 +219,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(only_rows_may_be_chosen),
                                        cmocka_unit_test(others_cannot_choose),
                                        cmocka_unit_test(a_cancelled_step_leaves_nothing),
+                                       cmocka_unit_test(evictions_of_others_wait),
                                        cmocka_unit_test(plans_forget_what_is_settled)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
