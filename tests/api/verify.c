@@ -2,6 +2,7 @@
 /* Rows that are verified where they take the places of tokens: what is refused, and until when. That they
  * get the bits of decode steps, and that those which do not stay leave nothing, is in mixed.c. */
 #include "tests/api/evicting.h"
+#include "tests/faulty.h"
 
 #define FIRST  1000u
 #define BUDGET 24u
@@ -211,6 +212,91 @@ static void plans_forget_what_is_settled(void **state) {
     evict_close(&e);
 }
 
+/* ---- Calls that fail -------------------------------------------------------------------------- */
+
+/* Rows that are rotated on their way, and what they are rotated by. */
+typedef struct turned {
+    tamis_buffer *table, *positions;
+} turned;
+
+static turned open_turned(const evict_world *e) {
+    const uint32_t dim = e->w.shape.head_dim;
+    const int32_t positions[ROWS] = {40, 41, 42};
+    double frequencies[64];
+    turned t = {NULL, NULL};
+    for (uint32_t i = 0; i < dim / 2; i++)
+        frequencies[i] = 1.0 / (i + 1);
+    OK(tamis_buffer_create(e->w.context, tamis_rotation_bytes(dim), &t.table, &test_error));
+    OK(tamis_buffer_create(e->w.context, sizeof positions, &t.positions, &test_error));
+    OK(tamis_buffer_write(t.positions, 0, positions, sizeof positions, &test_error));
+    const tamis_rotation rotation = {.n_rot = dim, .table = {t.table, 0}};
+    OK(tamis_rotation_write(&rotation, frequencies, &test_error));
+    return t;
+}
+
+static tamis_status turned_layer(evict_world *e, const turned *t, uint32_t layer) {
+    const uint64_t tokens[ROWS] = {FIRST + 40, FIRST + 41, FIRST + 42};
+    const tamis_rotated_rows rows = {
+        .q = {.buffer = e->w.q},
+        .k = {.buffer = e->w.k},
+        .v = {.buffer = e->w.v},
+        .rotation = {.n_rot = e->w.shape.head_dim, .table = {t->table, 0}},
+        .positions = {t->positions, 0}};
+    const tamis_rows out = {.buffer = e->w.out};
+    test_fill_kv(&e->w, layer, tokens, ROWS);
+    evict_fill_queries(e, layer, tokens, ROWS);
+    return tamis_plan_write_attend(e->w.plan, layer, &rows, &out, &test_error);
+}
+
+/* A step whose first layer fails once, at a call of the op `call`; if that is below 0, at none. */
+static held turned_step(int call, int sound, float *outs) {
+    const tamis_cache_params shape = test_shape();
+    const uint32_t rows = ROWS;
+    tamis_plan_params plan = plan_of_h2o();
+    plan.eviction = test_eviction(TAMIS_EVICT_STREAMING, BUDGET, 0);
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    const tamis_sequence id = evict_add(&e, FIRST, 40);
+    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+    turned t = open_turned(&e);
+    const tamis_step step = step_of(&id, &rows, 1);
+    const uint64_t floats = evict_out_floats(&e, ROWS);
+    OK(test_step_begin(&e.w, &step));
+    for (uint32_t layer = 0; layer < shape.n_layers; layer++) {
+        if (layer == 0 && call >= 0) {
+            faulty_begin_one(e.w.context->dev, (faulty_call)call, sound);
+            FAILS(turned_layer(&e, &t, layer), FAULTY_STATUS, FAULTY_TEXT);
+            faulty_pause(e.w.context->dev);
+        }
+        OK(turned_layer(&e, &t, layer));
+        OK(tamis_buffer_read(e.w.out, 0, outs + layer * floats, floats * sizeof *outs, NULL));
+    }
+    OK(tamis_plan_step_end(e.w.plan, &test_error));
+    OK(tamis_plan_keep_path(e.w.plan, id, ROWS - 1, &test_error));
+    held h = evict_read(&e, id);
+    tamis_buffer_destroy(&t.table);
+    tamis_buffer_destroy(&t.positions);
+    evict_close(&e);
+    return h;
+}
+
+/* The repeated call goes on behind the rows that were attended before, and rotates the others once. */
+static void a_repeated_call_goes_on(void **state) {
+    static const faulty_call calls[] = {FAULTY_attend, FAULTY_write_rotated, FAULTY_copy_slots,
+                                        FAULTY_bounds};
+    static float sound[2 * ROWS * 4 * 64], again[2 * ROWS * 4 * 64];
+    (void)state;
+    held wanted = turned_step(-1, 0, sound);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (int row = 0; row < (int)ROWS; row++) {
+            held h = turned_step((int)calls[i], row, again);
+            assert_memory_equal(again, sound, sizeof sound);
+            held_same(&h, &wanted);
+            held_free(&h);
+        }
+    held_free(&wanted);
+}
+
 int main(int argc, char **argv) {
     const int cannot = test_begin(argc, argv);
     if (cannot) return cannot;
@@ -220,6 +306,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(others_cannot_choose),
                                        cmocka_unit_test(a_cancelled_step_leaves_nothing),
                                        cmocka_unit_test(evictions_of_others_wait),
-                                       cmocka_unit_test(plans_forget_what_is_settled)};
+                                       cmocka_unit_test(plans_forget_what_is_settled),
+                                       cmocka_unit_test(a_repeated_call_goes_on)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

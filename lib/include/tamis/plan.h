@@ -237,8 +237,12 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
  * overlap those of q, k and v (E_ARGUMENT). Errors: as both calls; what either would refuse is refused
  * before anything is enqueued. Where the call fails after that, compute q and k again before it is
  * repeated; it answers E_STATE if the layer has been written and only attending failed: cancel the step
- * then. A layer of a step with several rows of a sequence under TAMIS_PLAN_VERIFY takes this call alone;
- * rows that are rotated already come with rotation.table absent. Enqueues. */
+ * then. Enqueues.
+ *
+ * A layer of a step with several rows of a sequence under TAMIS_PLAN_VERIFY takes this call alone; rows that
+ * are rotated already come with rotation.table absent. Repeated after a failure it goes on with the
+ * row at which it failed: out must be the same, q and k those of all rows. Under h2o it answers E_STATE
+ * once weights may have been added: cancel the step then. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write_attend(tamis_plan *plan, uint32_t layer,
                                                                 const tamis_rotated_rows *rows,
                                                                 const tamis_rows *out,
