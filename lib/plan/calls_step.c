@@ -510,6 +510,11 @@ static tamis_status keep_rows_in_place(tamis_plan *plan, tms_sequence *sequence,
                 " in its last step",
                 row, journal->n, sequence->id);
     const uint32_t kept = row == TAMIS_NO_ROW ? 0 : row + 1;
+    TMS_REQUIRE(kept <= journal->n_left, TAMIS_E_STATE,
+                "a call that failed was to keep %" PRIu32 " of the %" PRIu32
+                " rows of sequence %" PRIu64 ": row %" PRIu32 " may have been undone",
+                journal->n_left, journal->n, sequence->id, row);
+    journal->n_left = kept;
     for (uint32_t layer = 0; layer < cache->params.n_layers; layer++) {
         const tms_write_rows write = tms_template_write(&plan->templates, layer);
         TMS_TRY(tms_journals_undo(&plan->journals, layer, journal->first + kept,

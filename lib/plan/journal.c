@@ -177,7 +177,7 @@ void tms_journals_open(tms_journals *journals, uint32_t n_selected) {
         before.length -= step->n_kept[i];
         if (step->n_kept[i] > 1)
             journals->all[journals->n++] =
-                (tms_journal){sequence->id, row, step->n_kept[i], before};
+                (tms_journal){sequence->id, row, step->n_kept[i], step->n_kept[i], before};
     }
 }
 

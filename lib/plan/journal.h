@@ -9,7 +9,8 @@
 /* A sequence of the last step with several rows, until it is known which of them stay. */
 typedef struct tms_journal {
     tamis_sequence id;
-    uint32_t first, n; /* its rows */
+    uint32_t first, n; /* its rows; */
+    uint32_t n_left;   /* the first ones that no call has begun to undo */
     tms_past before;   /* its history before the step */
 } tms_journal;
 

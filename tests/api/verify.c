@@ -297,6 +297,28 @@ static void a_repeated_call_goes_on(void **state) {
     held_free(&wanted);
 }
 
+/* Rows that may have been undone do not stay any more. */
+static void a_choice_that_failed_is_not_widened(void **state) {
+    evict_world e;
+    tamis_sequence id;
+    (void)state;
+    open_world(&e, &id);
+    held before = evict_read(&e, id);
+    verify(&e, id);
+    faulty_begin_one(e.w.context->dev, FAULTY_bounds, 1);
+    FAILS(tamis_plan_keep_path(e.w.plan, id, 0, &test_error), FAULTY_STATUS, FAULTY_TEXT);
+    faulty_pause(e.w.context->dev);
+    FAILS(tamis_plan_keep_path(e.w.plan, id, 1, &test_error), TAMIS_E_STATE,
+          "a call that failed was to keep 1 of the 3 rows of sequence");
+    OK(tamis_plan_keep_path(e.w.plan, id, TAMIS_NO_ROW, &test_error));
+    held after = evict_read(&e, id);
+    held_same(&before, &after);
+    evict_check_bounds(&e, id);
+    held_free(&before);
+    held_free(&after);
+    evict_close(&e);
+}
+
 int main(int argc, char **argv) {
     const int cannot = test_begin(argc, argv);
     if (cannot) return cannot;
@@ -307,6 +329,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(a_cancelled_step_leaves_nothing),
                                        cmocka_unit_test(evictions_of_others_wait),
                                        cmocka_unit_test(plans_forget_what_is_settled),
-                                       cmocka_unit_test(a_repeated_call_goes_on)};
+                                       cmocka_unit_test(a_repeated_call_goes_on),
+                                       cmocka_unit_test(a_choice_that_failed_is_not_widened)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

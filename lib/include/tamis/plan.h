@@ -364,7 +364,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
  *   come back, so that the sequence is what steps of the kept rows alone would have left. Only the plan
  *   whose step it was can do so. Until the call this plan's steps answer E_STATE, and so may
  *   evictions of it from a sequence that was not in the step. After E_DEVICE the call may be
- *   repeated.
+ *   repeated, with as many rows or fewer.
  *
  * Until the call, a sequence of either kind can only be removed: what would read or change it answers
  * E_STATE. Other errors: E_ARGUMENT (unknown sequence; no such row, with the numbers), E_STATE (the
