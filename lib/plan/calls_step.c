@@ -486,8 +486,10 @@ tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error) {
 /* ---- Keep a path ------------------------------------------------------------------------------ */
 
 /* Rows that stand behind each other. */
-static tamis_status keep_rows_of_line(tamis_cache *cache, tms_sequence *sequence, uint32_t row,
+static tamis_status keep_rows_of_line(tamis_cache *cache, tamis_sequence id, uint32_t row,
                                       tamis_error *error) {
+    tms_sequence *sequence = NULL;
+    TMS_TRY(tms_cache_find_idle(cache, id, &sequence, error));
     const uint32_t first = sequence->stepped_from, n = sequence->length - first;
     TMS_REQUIRE(row == TAMIS_NO_ROW || row < n, TAMIS_E_ARGUMENT,
                 "row %" PRIu32 " is not below the %" PRIu32 " of sequence %" PRIu64
@@ -535,7 +537,7 @@ tamis_status tamis_plan_keep_path(tamis_plan *plan, tamis_sequence id, uint32_t 
     TMS_TRY(tms_cache_find_still(cache, id, &sequence, error));
     const tms_tree *tree = tms_tree_of(sequence);
     if (tms_journal_of(sequence)) return keep_rows_in_place(plan, sequence, row, error);
-    if (!tree) return keep_rows_of_line(cache, sequence, row, error);
+    if (!tree) return keep_rows_of_line(cache, id, row, error);
     TMS_REQUIRE(row == TAMIS_NO_ROW || row < tree->n_rows, TAMIS_E_ARGUMENT,
                 "row %" PRIu32 " is not below the %" PRIu32 " of sequence %" PRIu64
                 " in its last step",

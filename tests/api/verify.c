@@ -4,6 +4,8 @@
 #include "tests/api/evicting.h"
 #include "tests/faulty.h"
 
+#include <tamis/prefixes.h>
+
 #define FIRST  1000u
 #define BUDGET 24u
 #define ROWS   3u
@@ -319,6 +321,42 @@ static void a_choice_that_failed_is_not_widened(void **state) {
     evict_close(&e);
 }
 
+/* What could not be undone is of no use to anybody. */
+static void what_is_lost_can_only_be_removed(void **state) {
+    const tamis_cache_params shape = test_shape();
+    const uint64_t tokens[ROWS] = {FIRST + 20, FIRST + 21, FIRST + 22};
+    const int32_t text[20] = {1, 2, 3};
+    const uint8_t salt[16] = {0};
+    const char *why = "it can only be removed";
+    const uint32_t rows = ROWS;
+    tamis_plan_params plan = plan_of_h2o();
+    tamis_prefixes *prefixes = NULL;
+    tamis_sequence fork = 1;
+    uint32_t shared = 1;
+    evict_world e;
+    (void)state;
+    plan.eviction.every = 0; /* nothing is replaced: the sequence serves as a prefix */
+    evict_open(&e, &shape, &plan);
+    const tamis_sequence id = evict_add(&e, FIRST, 20);
+    OK(tamis_prefixes_create(e.w.cache, &prefixes, &test_error));
+    OK(tamis_prefixes_add(prefixes, id, text, 20, salt, &test_error));
+    const tamis_step step = step_of(&id, &rows, 1);
+    OK(test_step_begin(&e.w, &step));
+    evict_layer(&e, 0, tokens, ROWS, NULL);
+    faulty_begin_one(e.w.context->dev, FAULTY_fuse, 0);
+    OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+    faulty_pause(e.w.context->dev);
+    FAILS(test_step_begin(&e.w, &step), TAMIS_E_STATE, why);
+    FAILS(tamis_plan_keep_path(e.w.plan, id, TAMIS_NO_ROW, &test_error), TAMIS_E_STATE, why);
+    OK(tamis_prefixes_fork(prefixes, text, 20, salt, 0, &fork, &shared, &test_error));
+    assert_int_equal(fork, 0);
+    assert_int_equal(shared, 0);
+    OK(tamis_cache_remove(e.w.cache, id, &test_error));
+    assert_int_equal(test_stats(&e.w).pages_held, 0);
+    tamis_prefixes_destroy(&prefixes);
+    evict_close(&e);
+}
+
 int main(int argc, char **argv) {
     const int cannot = test_begin(argc, argv);
     if (cannot) return cannot;
@@ -330,6 +368,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(evictions_of_others_wait),
                                        cmocka_unit_test(plans_forget_what_is_settled),
                                        cmocka_unit_test(a_repeated_call_goes_on),
-                                       cmocka_unit_test(a_choice_that_failed_is_not_widened)};
+                                       cmocka_unit_test(a_choice_that_failed_is_not_widened),
+                                       cmocka_unit_test(what_is_lost_can_only_be_removed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -351,7 +351,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, ta
 /* Gives up an open step: its rows are truncated away. Where lanes stay at their length (evictions
  * with `every` 1), rows whose write was begun have replaced tokens. The sequence's next step must
  * then be a decode step under the same budget, whose rows replace those rows; until then other
- * steps and evictions answer E_STATE. */
+ * steps and evictions answer E_STATE. But the rows of a sequence that has brought several
+ * (TAMIS_PLAN_VERIFY) are undone; where the device fails at that, the sequence can only be removed. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
                                                                tamis_error *error);
 
