@@ -279,9 +279,11 @@ void tms_history_scored(tms_sequence *sequence, uint32_t by, bool newest, uint32
 /* All positions below the result have scores by the plan's number `by`. */
 uint32_t tms_history_scored_to(const tms_sequence *sequence, uint32_t by);
 
-/* A history as it is saved: without forks and cuts, which are of other sequences and of keepers. */
+/* A history as it is saved, or as it was before a step: without forks and cuts, which are of other
+ * sequences and of keepers. */
 typedef struct tms_past {
     uint32_t length, evicted_at, intact_from, shortest;
+    uint32_t given_up; /* 0 where it is saved */
     bool unordered, scored_newest;
     uint32_t scored_by, scored_to;
 } tms_past;

@@ -357,18 +357,68 @@ static void what_is_lost_can_only_be_removed(void **state) {
     evict_close(&e);
 }
 
+/* Rows that are undone bring back what a cancelled decode step had left. */
+static void a_step_that_was_given_up_is_still_to_be_repeated(void **state) {
+    const uint64_t token = FIRST + 40;
+    const char *why = "a step that was given up";
+    evict_world e;
+    tamis_sequence id;
+    (void)state;
+    open_world(&e, &id);
+    const tamis_step one = step_of(&id, NULL, 1);
+    OK(test_step_begin(&e.w, &one));
+    evict_layer(&e, 0, &token, 1, NULL);
+    OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+    FAILS(tamis_plan_evict(e.w.plan, id, NULL, &test_error), TAMIS_E_STATE, why);
+    verify(&e, id);
+    OK(tamis_plan_keep_path(e.w.plan, id, TAMIS_NO_ROW, &test_error));
+    FAILS(tamis_plan_evict(e.w.plan, id, NULL, &test_error), TAMIS_E_STATE, why);
+    verify(&e, id);
+    OK(tamis_plan_keep_path(e.w.plan, id, 0, &test_error));
+    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+    evict_close(&e);
+}
+
+/* Scores that another eviction has left are worth as much as behind decode steps. */
+static void scores_of_others_are_known_as_before(void **state) {
+    tamis_plan_params params = plan_of_h2o();
+    tamis_plan *streaming = NULL;
+    evict_world e;
+    tamis_sequence id, fork;
+    (void)state;
+    params.eviction = test_eviction(TAMIS_EVICT_STREAMING, BUDGET, 0);
+    open_world(&e, &id);
+    OK(tamis_plan_create(e.w.cache, &params, &streaming, &test_error));
+    OK(tamis_cache_fork(e.w.cache, id, &fork, &test_error));
+    tamis_plan *h2o = evict_swap_plan(&e, streaming);
+    evict_decode(&e, fork, FIRST + 40, 1, NULL);
+    verify(&e, id);
+    OK(tamis_plan_keep_path(e.w.plan, id, 0, &test_error));
+    const tms_past verified = tms_history_give(tms_cache_find(e.w.cache, id)),
+                   decoded = tms_history_give(tms_cache_find(e.w.cache, fork));
+    assert_int_equal(decoded.scored_to, 40);
+    assert_int_equal(verified.scored_to, decoded.scored_to);
+    assert_int_equal(verified.scored_by, decoded.scored_by);
+    evict_swap_plan(&e, h2o);
+    tamis_plan_destroy(&streaming);
+    evict_close(&e);
+}
+
 int main(int argc, char **argv) {
     const int cannot = test_begin(argc, argv);
     if (cannot) return cannot;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_are_checked),
-                                       cmocka_unit_test(steps_are_checked),
-                                       cmocka_unit_test(only_rows_may_be_chosen),
-                                       cmocka_unit_test(others_cannot_choose),
-                                       cmocka_unit_test(a_cancelled_step_leaves_nothing),
-                                       cmocka_unit_test(evictions_of_others_wait),
-                                       cmocka_unit_test(plans_forget_what_is_settled),
-                                       cmocka_unit_test(a_repeated_call_goes_on),
-                                       cmocka_unit_test(a_choice_that_failed_is_not_widened),
-                                       cmocka_unit_test(what_is_lost_can_only_be_removed)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_are_checked),
+        cmocka_unit_test(steps_are_checked),
+        cmocka_unit_test(only_rows_may_be_chosen),
+        cmocka_unit_test(others_cannot_choose),
+        cmocka_unit_test(a_cancelled_step_leaves_nothing),
+        cmocka_unit_test(evictions_of_others_wait),
+        cmocka_unit_test(plans_forget_what_is_settled),
+        cmocka_unit_test(a_repeated_call_goes_on),
+        cmocka_unit_test(a_choice_that_failed_is_not_widened),
+        cmocka_unit_test(what_is_lost_can_only_be_removed),
+        cmocka_unit_test(a_step_that_was_given_up_is_still_to_be_repeated),
+        cmocka_unit_test(scores_of_others_are_known_as_before)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
