@@ -165,8 +165,8 @@ uint32_t tms_pool_layers(const tamis_cache_params *params, uint32_t n_pools, uin
 /* NULL if there is no such sequence. */
 tms_sequence *tms_cache_find(const tamis_cache *cache, tamis_sequence id);
 
-/* Finds a sequence that no open step works on; the second also refuses one that has a tree or a journal.
- * E_ARGUMENT, E_STATE. */
+/* Finds a sequence that no open step works on; the second also refuses one that has a tree or a journal,
+ * or is lost. E_ARGUMENT, E_STATE. */
 tamis_status tms_cache_find_still(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
                                   tamis_error *error);
 tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
@@ -279,9 +279,11 @@ void tms_history_scored(tms_sequence *sequence, uint32_t by, bool newest, uint32
 /* All positions below the result have scores by the plan's number `by`. */
 uint32_t tms_history_scored_to(const tms_sequence *sequence, uint32_t by);
 
-/* A history as it is saved: without forks and cuts, which are of other sequences and of keepers. */
+/* A history as it is saved, or as it was before a step: without forks and cuts, which are of other
+ * sequences and of keepers. */
 typedef struct tms_past {
     uint32_t length, evicted_at, intact_from, shortest;
+    uint32_t given_up; /* 0 where it is saved */
     bool unordered, scored_newest;
     uint32_t scored_by, scored_to;
 } tms_past;
@@ -382,6 +384,12 @@ void tms_branches_end(tamis_cache *cache, tms_sequence *sequence);
 /* The sequence's journal, if it has one; else NULL. */
 static inline tms_sequence *tms_journal_of(const tms_sequence *sequence) {
     return sequence->journal && sequence->journal->length ? sequence->journal : NULL;
+}
+
+/* Whether it is known what the sequence holds: tms_cache_find_idle finds it. */
+static inline bool tms_is_idle(const tms_sequence *sequence) {
+    return !sequence->in_step && !sequence->lost && !tms_tree_of(sequence) &&
+           !tms_journal_of(sequence);
 }
 
 /* An empty journal, whose lanes grow by the step's rows; NULL: no memory. */

@@ -111,6 +111,7 @@ tms_past tms_history_give(const tms_sequence *sequence) {
                       .evicted_at = sequence->evicted_at,
                       .intact_from = sequence->intact_from,
                       .shortest = sequence->shortest,
+                      .given_up = sequence->given_up,
                       .unordered = sequence->unordered,
                       .scored_newest = sequence->scored_newest,
                       .scored_by = sequence->scored_by,
@@ -122,6 +123,7 @@ void tms_history_take(tms_sequence *sequence, const tms_past *past) {
     sequence->evicted_at = past->evicted_at;
     sequence->intact_from = past->intact_from;
     sequence->shortest = past->shortest;
+    sequence->given_up = past->given_up;
     sequence->unordered = past->unordered;
     sequence->scored_newest = past->scored_newest;
     sequence->scored_by = past->scored_by;

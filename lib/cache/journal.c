@@ -19,14 +19,14 @@ void tms_journal_end(tamis_cache *cache, tms_sequence *sequence) {
 static void return_history(tms_sequence *sequence, const tms_past *before, uint32_t kept,
                            bool replaced) {
     const tms_past after = tms_history_give(sequence);
-    const bool scored = after.scored_by && after.scored_to == after.length;
     tms_past now = *before;
     tms_history_cut(sequence, before->length + kept);
     now.length = before->length + kept;
     if (kept > 0) {
-        now.scored_by = scored ? after.scored_by : 0;
-        now.scored_newest = scored && after.scored_newest;
-        now.scored_to = scored ? now.length : 0;
+        now.given_up = 0;
+        now.scored_by = after.scored_by;
+        now.scored_newest = after.scored_newest;
+        now.scored_to = after.scored_to == after.length ? now.length : after.scored_to;
     }
     tms_history_take(sequence, &now);
     sequence->stepped_from = before->length;

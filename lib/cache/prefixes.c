@@ -136,7 +136,7 @@ void tamis_prefixes_remove(tamis_prefixes *prefixes, tamis_sequence sequence) {
 static uint32_t served(const tamis_prefixes *p, const known *k) {
     const tms_sequence *sequence = tms_cache_find(p->cache, k->sequence);
     const uint32_t least = tms_history_cut_since(sequence, TMS_KEEPS_TOKENS, k->mark);
-    if (sequence->in_step || tms_tree_of(sequence) || tms_journal_of(sequence)) return 0;
+    if (!tms_is_idle(sequence)) return 0;
     return k->n_tokens < least ? k->n_tokens : least;
 }
 

@@ -32,6 +32,8 @@ static tamis_status check_call(const tamis_plan *plan, tamis_sequence id, bool b
                 TAMIS_E_ARGUMENT, "the plan's eviction is %s", plan->setup.needs.entry->name);
     TMS_TRY(tms_cache_check_bounds(plan->setup.cache, error));
     TMS_TRY(tms_cache_find_idle(plan->setup.cache, id, sequence, error));
+    if (!tms_page_table_has(&plan->table, *sequence))
+        TMS_TRY(tms_journals_check_settled(&plan->journals, error));
     TMS_REQUIRE(!(*sequence)->torn || !plan->setup.needs.across, TAMIS_E_STATE,
                 "an eviction from sequence %" PRIu64
                 " failed between layers that share a budget; what they hold does not belong "

@@ -639,7 +639,8 @@ static tamis_status write_turn(tamis_plan *plan, uint32_t layer, uint32_t sectio
     return TAMIS_OK;
 }
 
-/* Section after section is written and attended; a repeated call goes on where one has failed. */
+/* Section after section is written and attended. A repeated call goes on with the section in which one
+ * has failed, whose rows are written again: the caller's are not rotated yet. */
 static tamis_status enqueue_turns(tamis_plan *plan, uint32_t layer, const tms_write_rows *rows,
                                   const attended_rows *attended, tamis_error *error) {
     tms_step_layer *state = &plan->step.layers[layer];
@@ -648,15 +649,12 @@ static tamis_status enqueue_turns(tamis_plan *plan, uint32_t layer, const tms_wr
     for (; state->turn < plan->step.n_sections; state->turn++) {
         const tms_write_rows write =
             tms_template_write_section(&plan->templates, layer, state->turn, rows);
-        if (!state->put) {
-            TMS_TRY(write_turn(plan, layer, state->turn, &write, error));
-            if (plan->setup.needs.feed == TMS_FEED_KEYS)
-                TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
-            TMS_TRY(bound_filled(plan, layer, error));
-            state->put = true;
-        }
+        TMS_TRY(write_turn(plan, layer, state->turn, &write, error));
+        if (plan->setup.needs.feed == TMS_FEED_KEYS)
+            TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
+        TMS_TRY(bound_filled(plan, layer, error));
         TMS_TRY(enqueue_section(plan, layer, state->turn, attended, error));
-        state->kept = state->put = false;
+        state->kept = false;
     }
     count_written(plan, layer);
     state->attended = true;
@@ -723,9 +721,7 @@ static tamis_status read_list(const tamis_plan *plan, uint32_t row, uint32_t kv_
                               uint32_t *pages, uint32_t capacity, uint32_t *count,
                               tamis_error *error) {
     tms_device *dev = plan->setup.dev;
-    /* The step's sequences need not be there any more. */
-    tms_lists lists =
-        plan->templates.templates[plan->templates.attended_layer].listed.select.lists;
+    tms_lists lists = tms_template_lists(&plan->templates, plan->templates.attended_layer);
     uint64_t entry = (uint64_t)row * plan->setup.cache->params.n_kv_heads + kv_head;
     uint32_t n = 0;
     lists.count.offset += entry * sizeof n;

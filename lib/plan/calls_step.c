@@ -90,10 +90,8 @@ static tamis_status check_sequence(const tamis_plan *plan, tamis_sequence id, ui
 static tamis_status take_journals(tamis_plan *plan, taken *to, tamis_error *error) {
     const tms_setup *setup = &plan->setup;
     tms_step *step = &plan->step;
-    const uint32_t n = to->n_selected;
-    plan->journals.n = 0;
     if (!(setup->params.flags & TAMIS_PLAN_VERIFY)) return TAMIS_OK;
-    for (uint32_t i = 0, row = 0; i < n; row += step->growth[i++].rows) {
+    for (uint32_t i = 0, n = to->n_selected; i < n; i++) {
         tms_sequence *sequence = step->sequences[i];
         const uint32_t rows = step->growth[i].rows;
         if (rows == 1) continue;
@@ -104,8 +102,6 @@ static tamis_status take_journals(tamis_plan *plan, taken *to, tamis_error *erro
         tms_sequence *journal = tms_journal_begin(setup->cache, sequence);
         TMS_REQUIRE(journal, TAMIS_E_NO_MEMORY,
                     "no host memory for what rows of sequence %" PRIu64 " replace", sequence->id);
-        plan->journals.all[plan->journals.n++] =
-            (tms_journal){sequence->id, row, rows, tms_history_give(sequence)};
         step->growth[to->n] = (tms_growth){.sequence = journal,
                                            .rows = rows,
                                            .shared = rows,
@@ -286,6 +282,7 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis
     }
     for (uint32_t p = 0; p < cache->size.pools; p++)
         plan->counters.pages_copied += step->copies.count[p];
+    tms_journals_open(&plan->journals, rows.n_selected);
     step->open = true;
     return TAMIS_OK;
 }
@@ -489,8 +486,10 @@ tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error) {
 /* ---- Keep a path ------------------------------------------------------------------------------ */
 
 /* Rows that stand behind each other. */
-static tamis_status keep_rows_of_line(tamis_cache *cache, tms_sequence *sequence, uint32_t row,
+static tamis_status keep_rows_of_line(tamis_cache *cache, tamis_sequence id, uint32_t row,
                                       tamis_error *error) {
+    tms_sequence *sequence = NULL;
+    TMS_TRY(tms_cache_find_idle(cache, id, &sequence, error));
     const uint32_t first = sequence->stepped_from, n = sequence->length - first;
     TMS_REQUIRE(row == TAMIS_NO_ROW || row < n, TAMIS_E_ARGUMENT,
                 "row %" PRIu32 " is not below the %" PRIu32 " of sequence %" PRIu64
@@ -504,7 +503,7 @@ static tamis_status keep_rows_of_line(tamis_cache *cache, tms_sequence *sequence
 static tamis_status keep_rows_in_place(tamis_plan *plan, tms_sequence *sequence, uint32_t row,
                                        tamis_error *error) {
     tamis_cache *cache = plan->setup.cache;
-    const tms_journal *journal = tms_journals_find(&plan->journals, sequence->id);
+    tms_journal *journal = tms_journals_find(&plan->journals, sequence->id);
     TMS_REQUIRE(journal, TAMIS_E_STATE,
                 "the last rows of sequence %" PRIu64 " were those of a step of another plan",
                 sequence->id);
@@ -513,6 +512,11 @@ static tamis_status keep_rows_in_place(tamis_plan *plan, tms_sequence *sequence,
                 " in its last step",
                 row, journal->n, sequence->id);
     const uint32_t kept = row == TAMIS_NO_ROW ? 0 : row + 1;
+    TMS_REQUIRE(kept <= journal->n_left, TAMIS_E_STATE,
+                "a call that failed was to keep %" PRIu32 " of the %" PRIu32
+                " rows of sequence %" PRIu64 ": row %" PRIu32 " may have been undone",
+                journal->n_left, journal->n, sequence->id, row);
+    journal->n_left = kept;
     for (uint32_t layer = 0; layer < cache->params.n_layers; layer++) {
         const tms_write_rows write = tms_template_write(&plan->templates, layer);
         TMS_TRY(tms_journals_undo(&plan->journals, layer, journal->first + kept,
@@ -520,6 +524,7 @@ static tamis_status keep_rows_in_place(tamis_plan *plan, tms_sequence *sequence,
     }
     if (kept < journal->n) tms_journal_return(cache, sequence, &journal->before, kept);
     tms_journal_end(cache, sequence);
+    tms_journals_forget(&plan->journals, journal);
     return TAMIS_OK;
 }
 
@@ -532,7 +537,7 @@ tamis_status tamis_plan_keep_path(tamis_plan *plan, tamis_sequence id, uint32_t 
     TMS_TRY(tms_cache_find_still(cache, id, &sequence, error));
     const tms_tree *tree = tms_tree_of(sequence);
     if (tms_journal_of(sequence)) return keep_rows_in_place(plan, sequence, row, error);
-    if (!tree) return keep_rows_of_line(cache, sequence, row, error);
+    if (!tree) return keep_rows_of_line(cache, id, row, error);
     TMS_REQUIRE(row == TAMIS_NO_ROW || row < tree->n_rows, TAMIS_E_ARGUMENT,
                 "row %" PRIu32 " is not below the %" PRIu32 " of sequence %" PRIu64
                 " in its last step",

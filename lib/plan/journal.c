@@ -168,10 +168,27 @@ tamis_status tms_journals_warm(tms_journals *journals, const tms_write_rows *wri
 
 /* ---- Which there are ------------------------------------------------------------------------- */
 
-const tms_journal *tms_journals_find(const tms_journals *journals, tamis_sequence id) {
+void tms_journals_open(tms_journals *journals, uint32_t n_selected) {
+    const tms_step *step = journals->step;
+    journals->n = 0;
+    for (uint32_t i = 0, row = 0; step->in_turns && i < n_selected; row += step->n_kept[i++]) {
+        const tms_sequence *sequence = step->sequences[i];
+        tms_past before = tms_history_give(sequence);
+        before.length -= step->n_kept[i];
+        if (step->n_kept[i] > 1)
+            journals->all[journals->n++] =
+                (tms_journal){sequence->id, row, step->n_kept[i], step->n_kept[i], before};
+    }
+}
+
+tms_journal *tms_journals_find(const tms_journals *journals, tamis_sequence id) {
     for (uint32_t i = 0; i < journals->n; i++)
         if (journals->all[i].id == id) return &journals->all[i];
     return NULL;
+}
+
+void tms_journals_forget(tms_journals *journals, tms_journal *journal) {
+    *journal = journals->all[--journals->n];
 }
 
 tamis_status tms_journals_check_settled(const tms_journals *journals, tamis_error *error) {

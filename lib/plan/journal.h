@@ -6,10 +6,11 @@
 
 #include "lib/plan/evict_in_step.h"
 
-/* A sequence of the last step with several rows. */
+/* A sequence of the last step with several rows, until it is known which of them stay. */
 typedef struct tms_journal {
     tamis_sequence id;
-    uint32_t first, n; /* its rows */
+    uint32_t first, n; /* its rows; */
+    uint32_t n_left;   /* the first ones that no call has begun to undo */
     tms_past before;   /* its history before the step */
 } tms_journal;
 
@@ -49,8 +50,13 @@ tamis_status tms_journals_keep_slots(const tms_journals *journals, uint32_t laye
 tamis_status tms_journals_undo(const tms_journals *journals, uint32_t layer, uint32_t first,
                                uint32_t end, const tms_write_rows *write, tamis_error *error);
 
-/* That of a sequence; NULL if it has none. */
-const tms_journal *tms_journals_find(const tms_journals *journals, tamis_sequence id);
+/* Notes the sequences of the step, which has begun, that have one: of its first n_selected, those that
+ * bring several rows. */
+void tms_journals_open(tms_journals *journals, uint32_t n_selected);
+
+/* That of a sequence; NULL if it has none of this plan. forget: which rows stay is decided. */
+tms_journal *tms_journals_find(const tms_journals *journals, tamis_sequence id);
+void tms_journals_forget(tms_journals *journals, tms_journal *journal);
 
 /* E_STATE while a sequence of the last step has one. */
 tamis_status tms_journals_check_settled(const tms_journals *journals, tamis_error *error);

@@ -170,6 +170,11 @@ static uint32_t longest_list(const tms_page_table *table, tms_sequence *const *s
     return tms_pages_of(cache, longest);
 }
 
+bool tms_page_table_has(const tms_page_table *table, tms_sequence *sequence) {
+    return table->rows[row_of(table, sequence->id)].id == sequence->id &&
+           longest_list(table, &sequence, 1) <= table->stride;
+}
+
 tamis_status tms_page_table_bring(tms_page_table *table, tms_sequence *const *sequences, uint32_t n,
                                   uint32_t *rows, tamis_error *error) {
     const uint64_t now = ++table->n_brought;

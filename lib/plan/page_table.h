@@ -41,4 +41,7 @@ tamis_status tms_page_table_bring(tms_page_table *table, tms_sequence *const *se
 /* Sets what a batch takes of the lists of a layer; until the next call that brings sequences. */
 void tms_page_table_place(const tms_page_table *table, uint32_t layer, tms_batch *batch);
 
+/* Whether a sequence has a row that is wide enough: then to bring it alone takes none from another. */
+bool tms_page_table_has(const tms_page_table *table, tms_sequence *sequence);
+
 #endif

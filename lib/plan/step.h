@@ -55,9 +55,9 @@ typedef struct tms_step_layer {
     uint32_t n_bounded;        /* and with those of id -1 that follow under fixed launches */
     uint32_t n_staying;        /* (row, KV head) whose lane stays at its length */
     /* In a step in turns: the first section that is not done; whether what its row replaces has been
-     * chosen and kept, and whether the row has been written. */
+     * chosen and kept. */
     uint32_t turn;
-    bool kept, put;
+    bool kept;
     /* A call that fails may have done part of its work. So `begun` is set before the first launch
      * that writes rows, `fed` before the launch that adds their weights to scores or after the
      * launch that scores their keys; `written` and `attended` at the end. */

@@ -166,6 +166,10 @@ tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer, ui
     return p;
 }
 
+tms_lists tms_template_lists(const tms_templates *l, uint32_t layer) {
+    return l->templates[layer].listed.select.lists;
+}
+
 tms_observe tms_template_observe(const tms_attend *attend) {
     return (tms_observe){.kv = attend->kv,
                          .batch = attend->batch,

@@ -48,6 +48,9 @@ tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer, ui
 /* The same for the rows of a section alone, of a write that has the caller's rows. */
 tms_write_rows tms_template_write_section(const tms_templates *l, uint32_t layer, uint32_t section,
                                           const tms_write_rows *write);
+/* The lists of the step's rows, one behind another, in the layer that was attended last. They are read
+ * behind the step's end, too, when its sequences may be gone. */
+tms_lists tms_template_lists(const tms_templates *l, uint32_t layer);
 /* What the rows of an attend give to the slots of their lanes, summed: without items and values. */
 tms_observe tms_template_observe(const tms_attend *attend);
 /* page_mass with the scores' memory of p->score. */

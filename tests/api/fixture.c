@@ -243,6 +243,7 @@ static uint32_t *count_holders(const tamis_cache *cache, const tms_pool *pool) {
         if (s) count_pages(cache, pool, s, refs);
         for (uint32_t b = 1; tree && b < tree->n_branches; b++)
             count_pages(cache, pool, tree->branches[b], refs);
+        if (s && tms_journal_of(s)) count_pages(cache, pool, s->journal, refs);
     }
     return refs;
 }

@@ -227,6 +227,26 @@ static void sequences_go_with_their_trees(void **state) {
     evict_close(&e);
 }
 
+/* What rows have read is known until the next step, also when their sequence is gone. */
+static void lists_outlive_their_sequence(void **state) {
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = plan_of_trees;
+    uint32_t pages[8], n = 0;
+    evict_world e;
+    (void)state;
+    tamis_selection_default(TAMIS_SELECT_QUEST, &plan.selection);
+    plan.selection.budget = 16;
+    plan.selection.sinks = plan.selection.recent = plan.selection.dense_layers = 0;
+    evict_open(&e, &shape, &plan);
+    const tamis_sequence id = evict_add(&e, FIRST, LENGTH);
+    grow_tree(&e, id);
+    OK(tamis_cache_remove(e.w.cache, id, &test_error));
+    OK(tamis_plan_read_selected(e.w.plan, ROWS - 1, 1, pages, 8, &n, &test_error));
+    assert_int_equal(n, 2);
+    assert_int_equal(pages[1], LENGTH / shape.page_size); /* its own */
+    evict_close(&e);
+}
+
 /* ---- Full caches ----------------------------------------------------------------------------- */
 
 static void a_step_that_does_not_fit_changes_nothing(void **state) {
@@ -260,6 +280,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(paths_hold_their_tokens),
                                        cmocka_unit_test(bounds_of_branches_are_renewed),
                                        cmocka_unit_test(sequences_go_with_their_trees),
+                                       cmocka_unit_test(lists_outlive_their_sequence),
                                        cmocka_unit_test(a_step_that_does_not_fit_changes_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

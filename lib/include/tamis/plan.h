@@ -258,8 +258,12 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
  * overlap those of q, k and v (E_ARGUMENT). Errors: as both calls; what either would refuse is refused
  * before anything is enqueued. Where the call fails after that, compute q and k again before it is
  * repeated; it answers E_STATE if the layer has been written and only attending failed: cancel the step
- * then. A layer of a step with several rows of a sequence under TAMIS_PLAN_VERIFY takes this call alone;
- * rows that are rotated already come with rotation.table absent. Enqueues. */
+ * then. Enqueues.
+ *
+ * A layer of a step with several rows of a sequence under TAMIS_PLAN_VERIFY takes this call alone; rows that
+ * are rotated already come with rotation.table absent. Repeated after a failure it goes on with the
+ * row at which it failed: out must be the same, q and k those of all rows. Under h2o it answers E_STATE
+ * once weights may have been added: cancel the step then. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write_attend(tamis_plan *plan, uint32_t layer,
                                                                 const tamis_rotated_rows *rows,
                                                                 const tamis_rows *out,
@@ -368,20 +372,26 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, ta
 /* Gives up an open step: its rows are truncated away. Where lanes stay at their length (evictions
  * with `every` 1), rows whose write was begun have replaced tokens. The sequence's next step must
  * then be a decode step under the same budget, whose rows replace those rows; until then other
- * steps and evictions answer E_STATE. */
+ * steps and evictions answer E_STATE. But the rows of a sequence that has brought several
+ * (TAMIS_PLAN_VERIFY) are undone; where the device fails at that, the sequence can only be removed. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
                                                                tamis_error *error);
 
 /* Of the rows that a sequence brought to its last step, keeps those on the path to `row`, counted among
- * them, and the row itself; the others are truncated away. TAMIS_NO_ROW: keeps none. Where the rows
- * were a tree, the path's pages become the sequence's: nothing is moved. Where they have taken the places
- * of tokens (TAMIS_PLAN_VERIFY), the tokens, their scores and bounds come back, so that the sequence
- * is what steps of the kept rows alone would have left; after E_DEVICE the call may be repeated. Until the
- * call, a sequence of either kind can only be removed: other calls on it answer E_STATE, steps of its plan,
- * too, in the second case. The length of one with a tree is that of the first path. Any plan of the cache
- * may be given, in the second case the one whose step it was. Errors: E_ARGUMENT (unknown sequence; no such row, with the
- * numbers), E_STATE (the sequence is in an open step; for rows that are neither as
- * tamis_cache_truncate), E_DEVICE. Enqueues. */
+ * them, and the row itself; the others are truncated away. TAMIS_NO_ROW: keeps none.
+ *
+ * - Where the rows were a tree, the path's pages become the sequence's: nothing is moved. Any plan of the
+ *   cache may be given. Until the call the sequence has the length of the first path.
+ * - Where they have taken the places of tokens (TAMIS_PLAN_VERIFY), the tokens, their scores and bounds
+ *   come back, so that the sequence is what steps of the kept rows alone would have left. Only the plan
+ *   whose step it was can do so. Until the call this plan's steps answer E_STATE, and so may
+ *   evictions of it from a sequence that was not in the step. After E_DEVICE the call may be
+ *   repeated, with as many rows or fewer.
+ *
+ * Until the call, a sequence of either kind can only be removed: what would read or change it answers
+ * E_STATE. Other errors: E_ARGUMENT (unknown sequence; no such row, with the numbers), E_STATE (the
+ * sequence is in an open step; for rows that are neither as tamis_cache_truncate), E_DEVICE.
+ * Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_keep_path(tamis_plan *plan,
                                                              tamis_sequence sequence, uint32_t row,
                                                              tamis_error *error);
