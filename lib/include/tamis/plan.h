@@ -165,7 +165,8 @@ typedef struct tamis_step_pages {
 
 /* Says which pages tamis_plan_step_begin would take for the step if it were called now, so that an
  * engine can choose which sequences to continue and which prompts to begin. Exact. Changes nothing,
- * calls no device and never waits. Errors: E_ARGUMENT and E_STATE as tamis_plan_step_begin. */
+ * calls no device and never waits. Errors: E_ARGUMENT and E_STATE as tamis_plan_step_begin; E_NO_MEMORY
+ * where the host has none for a tree or for what is kept of rows that are verified. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_pages(tamis_plan *plan,
                                                               const tamis_step *step,
                                                               tamis_step_pages *out,
