@@ -97,8 +97,8 @@ typedef struct tms_sequence {
     /* Of a branch: the sequence whose pages it reads where its own are `gone`. Of a journal: its
      * sequence. */
     const struct tms_sequence *trunk;
-    struct tms_sequence
-        *journal;    /* journal.c; NULL: it has had none. Without slots: it has none now */
+    /* See journal.c. NULL: it has had none. Without slots: it has none now. */
+    struct tms_sequence *journal;
     tms_lane *lanes; /* [n_lanes] */
     int32_t *pages;  /* [n_lanes][list_pages] */
     uint32_t list_pages;
@@ -354,7 +354,7 @@ static inline const tms_tree *tms_tree_of(const tms_sequence *sequence) {
     return sequence->tree && sequence->tree->n_rows ? sequence->tree : NULL;
 }
 
-/* Whether it has such a tree, or is one of its branches. */
+/* Whether it has such a tree, or is one of its branches; a journal counts as one. */
 static inline bool tms_in_tree(const tms_sequence *sequence) {
     return sequence->trunk || tms_tree_of(sequence);
 }
@@ -364,8 +364,8 @@ static inline bool tms_in_tree(const tms_sequence *sequence) {
 tamis_status tms_branches_begin(tamis_cache *cache, tms_sequence *sequence, const uint32_t *parents,
                                 uint32_t n_rows, tamis_error *error);
 
-/* What a branch brings to a step: its sequence, all rows of its path, and how many of these are rows of
- * earlier branches. The caller fills in the rest. */
+/* What a branch brings to a step: all rows of its path, and how many of these are rows of earlier
+ * branches. The caller fills in the rest. */
 tms_growth tms_branch_growth(const tms_tree *tree, uint32_t branch);
 
 /* Keeps the first n_rows rows of a branch; the others' pages go back to the pool, and there is no tree any

@@ -11,8 +11,8 @@
 typedef struct tms_changes {
     uint64_t n;    /* the present state, from 1 on */
     uint64_t seen; /* the last one that somebody copied */
-    uint32_t least
-        [TMS_CHANGES]; /* the least ordinal of any lane at which a state differs from the one before */
+    /* The least ordinal of any lane at which a state differs from the one before; of the last states. */
+    uint32_t least[TMS_CHANGES];
 } tms_changes;
 
 static inline void tms_changes_begin(tms_changes *changes) {

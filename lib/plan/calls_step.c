@@ -139,8 +139,8 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, taken *to, t
     return take_journals(plan, to, error);
 }
 
-/* Takes branches and journals from the step's first n sequences. */
-static void end_branches(tamis_plan *plan, uint32_t n) {
+/* Those of the step's first n sequences. */
+static void end_branches_and_journals(tamis_plan *plan, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         if (plan->step.sequences[i]->trunk) continue;
         tms_branches_end(plan->setup.cache, plan->step.sequences[i]);
@@ -182,7 +182,7 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, taken *to
     const tamis_status status = collect(plan, in, to, error);
     for (uint32_t i = 0; i < to->n; i++)
         plan->step.sequences[i]->in_step = false;
-    if (status != TAMIS_OK) end_branches(plan, to->n);
+    if (status != TAMIS_OK) end_branches_and_journals(plan, to->n);
     return status;
 }
 
@@ -201,7 +201,7 @@ tamis_status tamis_plan_step_pages(tamis_plan *plan, const tamis_step *step, tam
                                   .free = tms_cache_free_pages(cache),
                                   .missing = demand.missing};
     }
-    end_branches(plan, rows.n);
+    end_branches_and_journals(plan, rows.n);
     return status;
 }
 
@@ -263,7 +263,7 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis
     const tamis_status reserved =
         tms_cache_reserve(cache, step->growth, rows.n, &step->copies, error);
     if (reserved != TAMIS_OK) {
-        end_branches(plan, rows.n);
+        end_branches_and_journals(plan, rows.n);
         return reserved;
     }
     step->n_sequences = rows.n;
@@ -272,7 +272,7 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis
     const tamis_status status = upload(plan, &rows, error);
     if (status != TAMIS_OK) {
         tms_cache_rollback(cache, step->growth, rows.n, false);
-        end_branches(plan, rows.n);
+        end_branches_and_journals(plan, rows.n);
         return status;
     }
     for (uint32_t i = 0; i < step->n_sequences && tms_step_keeps_queries(step); i++) {
@@ -471,7 +471,7 @@ void tms_plan_give_up(tamis_plan *plan) {
         if (step->sequences[i]->given_up) tms_history_replaced(step->sequences[i]);
     tms_in_step_note_scores(&plan->in_step, false, true);
     return_histories(plan);
-    end_branches(plan, step->n_sequences);
+    end_branches_and_journals(plan, step->n_sequences);
     step->open = false;
 }
 

@@ -20,9 +20,10 @@ typedef struct tms_journals {
     const tms_in_step *in_step;
     tms_journal *all; /* [max_sequences] */
     uint32_t n;
-    tms_mem *
-        scores; /* f32 [n_layers][max_selected_rows][n_kv_heads][stride] before each row; NULL: no */
-    uint64_t stride; /* weights go to scores. In elements */
+    /* f32 [n_layers][max_selected_rows][n_kv_heads][stride]: the scores before each row, where weights
+     * change them; else NULL. */
+    tms_mem *scores;
+    uint64_t stride; /* elements */
     /* Rows of the page table that hold what each row replaces [n_rows]; slots there, [n_layers][n_rows]
      * [n_kv_heads], -1: it replaces nothing. Only in steps in turns. */
     uint64_t seq, slots;

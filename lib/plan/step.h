@@ -64,7 +64,7 @@ typedef struct tms_step_layer {
     bool begun, written, fed, attended;
 } tms_step_layer;
 
-/* Tables and counts stay valid after the end, until the next begin. */
+/* Tables and counts stay valid after the end, until the next begin; sequences may be gone then. */
 typedef struct tms_step {
     const tms_setup *setup;
     bool open;
@@ -80,11 +80,12 @@ typedef struct tms_step {
     uint32_t *n_kept;         /* [max_sequences] of each; */
     uint32_t *begun;          /* [max_rows] which of the rows as begun a row is, */
     uint32_t *position;       /* and its position */
-    tms_sequence *
-        *sequences; /* [max_sequences], branches behind their tree's first, journals at the end; */
-    tms_growth *growth;       /* their growth, */
-    uint32_t *table_row;      /* their rows of the page table, */
-    uint32_t *ring; /* and their rings of queries, if the eviction needs them, or TMS_NO_RING */
+    /* [max_sequences] of the open step: branches behind their tree's first, journals at the end; their
+     * growth, their rows of the page table, and their rings of queries, TMS_NO_RING: none. */
+    tms_sequence **sequences;
+    tms_growth *growth;
+    uint32_t *table_row;
+    uint32_t *ring;           /* if the eviction needs them */
     tms_step_layer *layers;   /* [n_layers] */
     tms_copies copies;
     tms_arena tables;
@@ -134,7 +135,8 @@ static inline const tms_section *tms_step_section_of(const tms_step *step, uint3
     return &step->sections[i];
 }
 
-/* The most slots that a row of a section sees in a layer; of no rows, the most that there can be. */
+/* The most slots that a row of a section of the open step sees in a layer; of no rows, the most that there
+ * can be. */
 uint32_t tms_step_most_visible(const tms_step *step, uint32_t layer, const tms_section *section);
 
 /* Visible slots of (row, KV head). */

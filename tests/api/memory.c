@@ -63,7 +63,7 @@ static void begin(request which, int sound_requests) {
 typedef struct objects {
     tamis_context *context;
     tamis_cache *cache;
-    tamis_plan *plan;
+    tamis_plan *plan, *verifying;
     tamis_prefixes *prefixes;
     tamis_buffer *rows;
     tamis_host_buffer *host;
@@ -75,8 +75,9 @@ static tamis_status make(objects *o) {
     const tamis_context_params params = {.device = test_device};
     tamis_plan_params plan = {.max_context = 64,
                               .max_rows = 32,
+                              .max_sequences = 3,
                               .load_dtypes = 1u << TAMIS_F16,
-                              .flags = TAMIS_PLAN_ROW_MASSES,
+                              .flags = TAMIS_PLAN_ROW_MASSES | TAMIS_PLAN_TREES,
                               .selection = {.kind = TAMIS_SELECT_RANDOM, .budget = 16},
                               .eviction = test_eviction(TAMIS_EVICT_SNAPKV, 20, 0)};
     tamis_cache_params shape = test_shape();
@@ -187,6 +188,47 @@ static tamis_status keep(objects *o) {
     return status;
 }
 
+/* Whole rows of a step, which stay. */
+static tamis_status run_step(objects *o, tamis_plan *plan, const tamis_step *step) {
+    const tamis_rows x = {.buffer = o->rows}, k = {.buffer = o->rows, .offset = 16 * 1024},
+                     v = {.buffer = o->rows, .offset = 20 * 1024},
+                     out = {.buffer = o->rows, .offset = 24 * 1024};
+    const tamis_rotated_rows rows = {.q = x, .k = k, .v = v};
+    tamis_status status = TAMIS_OK;
+    CALL(status, tamis_plan_step_begin(plan, step, &test_error));
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        if (step->parents)
+            CALL(status, tamis_plan_write(plan, layer, &k, &v, &test_error));
+        else
+            CALL(status, tamis_plan_write_attend(plan, layer, &rows, &out, &test_error));
+    }
+    CALL(status, tamis_plan_step_end(plan, &test_error));
+    CALL(status, tamis_plan_keep_path(plan, step->sequences[0], 2, &test_error));
+    return status;
+}
+
+/* A tree, and rows that take the places of tokens, whose page lists grow. A call that fails leaves
+ * sequences that can be forked. */
+static tamis_status draft(objects *o) {
+    const tamis_plan_params verifying = {.max_context = 64,
+                                         .max_sequences = 2,
+                                         .max_selected_rows = 3,
+                                         .flags = TAMIS_PLAN_VERIFY,
+                                         .eviction = test_eviction(TAMIS_EVICT_STREAMING, 32, 0)};
+    const uint32_t parents[3] = {TAMIS_NO_ROW, 0, 0}, n = 3;
+    tamis_sequence fork = 0;
+    tamis_step step = {.sequences = &o->id, .rows = &n, .count = 1, .parents = parents};
+    tamis_status status = run_step(o, o->plan, &step);
+    CALL(status, tamis_plan_create(o->cache, &verifying, &o->verifying, &test_error));
+    step.parents = NULL;
+    if (status == TAMIS_OK) status = run_step(o, o->verifying, &step);
+    const tamis_error reason = test_error;
+    OK(tamis_cache_fork(o->cache, o->id, &fork, &test_error));
+    OK(tamis_cache_remove(o->cache, fork, &test_error));
+    test_error = reason;
+    return status;
+}
+
 static tamis_status run(void) {
     objects o = {.context = NULL};
     test_error = (tamis_error){0};
@@ -194,12 +236,15 @@ static tamis_status run(void) {
     if (status == TAMIS_OK) status = use(&o);
     if (status == TAMIS_OK) status = share(&o);
     if (status == TAMIS_OK) status = keep(&o);
+    /* Of its requests none is a device's: one device is enough. */
+    if (status == TAMIS_OK && strcmp(test_device, "reference") == 0) status = draft(&o);
     tamis_event_destroy(&o.event);
     tamis_event_destroy(&o.uploaded);
     tamis_host_buffer_destroy(&o.host);
     tamis_buffer_destroy(&o.rows);
     tamis_prefixes_destroy(&o.prefixes);
     tamis_plan_destroy(&o.plan);
+    tamis_plan_destroy(&o.verifying);
     tamis_cache_destroy(&o.cache);
     tamis_context_destroy(&o.context);
     return status;

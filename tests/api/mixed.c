@@ -22,7 +22,8 @@ typedef struct setting {
     tamis_selection_kind selection;
     tamis_eviction_kind eviction;
     uint32_t options;
-    bool windows;  /* layer 0 has a sliding window, layer 1 chunks; pages are given back */
+    /* Layer 0 has a sliding window, layer 1 chunks; without an eviction pages are given back. */
+    bool windows;
     bool verifies; /* several rows of a sequence go through the selection */
     bool trees;    /* which may be trees */
     tamis_dtype dtype;
@@ -54,6 +55,10 @@ static const setting settings[] = {
      false, TAMIS_F16},
     {"h2o between, verified", TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, BETWEEN, false, true, false,
      TAMIS_F32},
+    {"quest, h2o between, windows, verified", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, BETWEEN, true,
+     true, false, TAMIS_F32},
+    {"oracle, knorm between, windows, trees", TAMIS_SELECT_ORACLE, TAMIS_EVICT_KNORM, BETWEEN, true,
+     true, true, TAMIS_F16},
     {"quest, tova, verified", TAMIS_SELECT_QUEST, TAMIS_EVICT_TOVA, 0, false, true, false,
      TAMIS_F32},
     {"random, knorm, verified", TAMIS_SELECT_RANDOM, TAMIS_EVICT_KNORM, 0, false, true, false,
@@ -114,13 +119,14 @@ static void open_worlds(play *p) {
         plan.selection.budget = 24; /* fewer pages than lanes have */
         plan.selection.sinks = plan.selection.recent = 0;
     }
-    if (p->of->verifies && (plan.eviction.every == 1 || p->of->options & BETWEEN)) {
+    if (p->of->verifies && !p->of->trees &&
+        (plan.eviction.every == 1 || p->of->options & BETWEEN)) {
         plan.max_sequences = 2 * LIVE; /* with their journals */
         plan.flags = TAMIS_PLAN_VERIFY;
     }
     if (p->of->windows) {
         plan.layers = windows;
-        plan.flags |= TAMIS_PLAN_GIVE_BACK;
+        if (!p->of->eviction) plan.flags |= TAMIS_PLAN_GIVE_BACK;
     }
     evict_open(&p->mixed, &shape, &plan);
     evict_open(&p->single, &shape, &plan);
@@ -368,7 +374,7 @@ static void same_history(const play *p, const twin *t) {
 
 static void same_held(play *p, const twin *t) {
     same_history(p, t);
-    if (p->of->windows) return; /* pages that are gone cannot be read */
+    if (p->of->windows && !p->of->eviction) return; /* pages that are gone cannot be read */
     if (t->length >= p->mixed.w.shape.page_size) evict_check_bounds(&p->mixed, t->mixed);
     held a = evict_read(&p->mixed, t->mixed), b = evict_read(&p->single, t->single);
     if (strncmp(test_device, "cuda", 4) == 0)

@@ -78,9 +78,8 @@ typedef struct tamis_plan_params {
      * (not h2o, tova); reindexed streaming only with selection full. h2o and tova score every token
      * in every step: at a sequence's first step all pages that it shares with forks are copied. Under
      * them, and with `every` 1, a sequence that is not exact in a step brings one row, unless there is
-     * TAMIS_PLAN_VERIFY. The last
-     * `window` queries are kept for the max_sequences sequences that were in a step last, where those
-     * that were removed make room first. */
+     * TAMIS_PLAN_VERIFY. The last `window` queries are kept for the max_sequences sequences that were in
+     * a step last, where those that were removed make room first. */
     tamis_eviction eviction;
     /* The types of rows that tamis_plan_load_rows will take, as the sum of 1 << tamis_dtype; the kernels
      * of tamis_plan_load_rows and tamis_plan_row_deviations are built for them. 0: neither is called. */
@@ -98,7 +97,8 @@ typedef struct tamis_plan_params {
 #define TAMIS_KEPT_TOKENS 32
 
 /* The most tokens that a lane of such a layer holds within a step of at most `rows` rows of a sequence
- * under TAMIS_PLAN_GIVE_BACK, for the cache's layer_tokens; UINT64_MAX where nothing bounds it. 0 for NULL. */
+ * under TAMIS_PLAN_GIVE_BACK, for the cache's layer_tokens; UINT64_MAX where nothing bounds it. 0 for NULL.
+ * Each leaf of a tree but the first takes the rows of its path beside that, and up to a page. */
 TAMIS_API uint64_t tamis_layer_tokens(const tamis_attention *attention, uint32_t page_size,
                                       uint32_t rows);
 
@@ -186,7 +186,8 @@ typedef struct tamis_step_pages {
 
 /* Says which pages tamis_plan_step_begin would take for the step if it were called now, so that an
  * engine can choose which sequences to continue and which prompts to begin. Exact. Changes nothing,
- * calls no device and never waits. Errors: E_ARGUMENT and E_STATE as tamis_plan_step_begin. */
+ * calls no device and never waits. Errors: E_ARGUMENT and E_STATE as tamis_plan_step_begin; E_NO_MEMORY
+ * where the host has none for a tree or for what is kept of rows that are verified. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_pages(tamis_plan *plan,
                                                               const tamis_step *step,
                                                               tamis_step_pages *out,
