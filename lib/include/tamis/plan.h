@@ -131,7 +131,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_get_memory(const tamis_plan *
                                                               tamis_plan_memory *out,
                                                               tamis_error *error);
 /* Accepts NULL. Gives up an open step, as tamis_plan_step_cancel. Calls on a blend of the plan that
- * is left answer E_STATE. */
+ * is left answer E_STATE. A sequence of a step
+ * under TAMIS_PLAN_VERIFY of which it is not known yet which rows stay can then only be removed. */
 TAMIS_API void tamis_plan_destroy(tamis_plan **plan);
 /* The parameters that the plan was made with, defaults filled in. Does nothing without a plan or an
  * `out`. */
