@@ -52,14 +52,14 @@ typedef struct rows_of {
     ulong stride;
     uint n_rows;
 #if NORMED
-    const float *means; /* what is subtracted before the squares */
+    __local const float *means; /* what is subtracted before the squares */
 #endif
 #if ADDS
     uint adds; /* a constant: what is normalised and added follows */
     __global const float *addend;
     ulong addend_stride;
     __global const float *addend_w;
-    const float *addend_means, *addend_scales;
+    __local const float *addend_means, *addend_scales;
 #endif
 } rows_of;
 
@@ -149,15 +149,15 @@ static inline void multiply(const part *p, uint j, uint slice, uint slices, cons
     add_share(p, j, slice, slices, s, rows, sums, squares);
 }
 
-/* Sums over the work-items of `share`, which may ask for the row r and for totals[r] as it was, into
- * totals. */
-#define SUM_ROWS(share)                                                                            \
+/* Sums over the work-items of `share`, which may ask for the row r, and what is made of each `total`,
+ * into `to`. */
+#define SUM_ROWS(to, share, made)                                                                  \
     do {                                                                                           \
         float total = 0.0f;                                                                        \
         for (uint r = 0; r < ROWS; r++) shares[r * WG_SIZE + wi] = (share);                        \
         barrier(CLK_LOCAL_MEM_FENCE);                                                              \
         for (uint i = 0; i < WG_SIZE; i++) total += shares[wi % ROWS * WG_SIZE + i];               \
-        if (wi < ROWS) totals[wi] = total;                                                         \
+        if (wi < ROWS) (to)[wi] = (made);                                                          \
         barrier(CLK_LOCAL_MEM_FENCE);                                                              \
     } while (0)
 
@@ -173,7 +173,13 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     /* Declared as floats, not as vectors: of an array of vectors read as floats, Mesa 22.3 drops what
      * has a constant index behind the first vector. */
     __local float shares[4 * TOGETHER * WG_SIZE] __attribute__((aligned(16)));
-    __local float *totals = shares + ROWS * WG_SIZE;
+    /* What rows are normalised by, and what outputs are multiplied by: in registers compilers spill. */
+#if ADDS
+    __local float addend_means[ROWS], addend_scales[ROWS];
+#endif
+#if NORMED
+    __local float means[ROWS], scales[ROWS];
+#endif
     __local float4 *scratch = (__local float4 *)shares;
     const uint n_rows = min(arg.n_rows, (uint)ROWS), wi = (uint)get_local_id(0);
     const stage s = STAGE(arg.stages[0], 0);
@@ -185,15 +191,13 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     if (n_rows == 0) return;
 #if ADDS
     /* 1. the addend, and this work-group's share of the sum */
-    float addend_means[ROWS], addend_scales[ROWS];
     const rows_of addend = {.at = s.addend, .stride = s.addend_stride, .n_rows = n_rows};
     const bool centred = arg.addend_kind == NORM_LAYER, scaled = arg.addend_kind != NORM_NONE;
-    SUM_ROWS(centred ? share_of(&addend, r, 0.0f, n_in, false, wi) : 0.0f);
-    UNROLL for (uint r = 0; r < ROWS; r++) addend_means[r] = totals[r] / n_in;
-    SUM_ROWS(scaled ? share_of(&addend, r, totals[r] / n_in, n_in, true, wi) : 0.0f);
-    UNROLL for (uint r = 0; r < ROWS; r++)
-        addend_scales[r] = scaled ? 1.0f / sqrt(totals[r] / n_in + s.eps) : 1.0f;
-    barrier(CLK_LOCAL_MEM_FENCE); /* step 4 writes over totals */
+    SUM_ROWS(addend_means, centred ? share_of(&addend, r, 0.0f, n_in, false, wi) : 0.0f,
+             total / n_in);
+    SUM_ROWS(addend_scales,
+             scaled ? share_of(&addend, r, addend_means[r], n_in, true, wi) : 0.0f,
+             scaled ? 1.0f / sqrt(total / n_in + s.eps) : 1.0f);
     OPEN(const float, addend_w);
     rows.adds = 1;
     rows.addend = s.addend;
@@ -206,12 +210,10 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
 #endif
 #if NORMED
     /* 2. what is subtracted */
-    float means[ROWS];
-    UNROLL for (uint r = 0; r < ROWS; r++) means[r] = 0.0f;
-    if (s.norm_kind == NORM_LAYER) {
-        SUM_ROWS(share_of(&rows, r, 0.0f, n_in, false, wi));
-        UNROLL for (uint r = 0; r < ROWS; r++) means[r] = totals[r] / n_in;
-    }
+    if (wi < ROWS) means[wi] = 0.0f;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (s.norm_kind == NORM_LAYER)
+        SUM_ROWS(means, share_of(&rows, r, 0.0f, n_in, false, wi), total / n_in);
     rows.means = means;
 #endif
     /* 3. the outputs of this work-group */
@@ -226,8 +228,7 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     }
     const uint quads = QUADS_OF(&p), outputs = 4 * quads; /* of both parts under a gate */
     const uint own_row = min(wi / outputs, TOGETHER - 1u); /* of a turn */
-    float z[TURNS], up[TURNS], scale[TURNS]; /* sums of both parts; what they are multiplied by */
-    UNROLL for (uint t = 0; t < TURNS; t++) scale[t] = 1.0f;
+    float z[TURNS], up[TURNS]; /* sums of both parts */
     part of = p;
     for (uint k = 0; k <= paired; k++) {
         float4 sums[ROWS];
@@ -240,11 +241,8 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
         multiply(&of, item * outputs + wi % quads * 4, wi / quads, WG_SIZE / quads, &s, &rows,
                  sums, squares);
 #if NORMED
-        SUM_ROWS(wi % quads == 0 ? squares[r] : 0.0f);
-        if (k == 0 && s.norm_kind != NORM_NONE)
-            UNROLL for (uint t = 0; t < TURNS; t++)
-                scale[t] = 1.0f / sqrt(totals[t * TOGETHER + own_row] / n_in + s.eps);
-        barrier(CLK_LOCAL_MEM_FENCE);
+        SUM_ROWS(scales, wi % quads == 0 ? squares[r] : 0.0f,
+                 s.norm_kind != NORM_NONE ? 1.0f / sqrt(total / n_in + s.eps) : 1.0f);
 #endif
         UNROLL for (uint t = 0; t < TURNS; t++) {
             UNROLL for (uint r = 0; r < TOGETHER; r++)
@@ -269,8 +267,13 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
             __global float *to = p.y + r * p.y_stride + j;
             float start = s.accumulate ? *to : 0.0f;
             if (p.bias) start += p.bias[j];
-            const float whole = fma(z[t], scale[t], start);
-            const float factor = paired ? fma(up[t], scale[t], add_up) : 1.0f;
+#if NORMED
+            const float scale = scales[r];
+#else
+            const float scale = 1.0f;
+#endif
+            const float whole = fma(z[t], scale, start);
+            const float factor = paired ? fma(up[t], scale, add_up) : 1.0f;
             *to = s.gated ? gate1(whole, factor, s.activation) : whole;
         }
     }
