@@ -29,13 +29,19 @@
 #include "linear_parts.clh"
 /* What is in an array by a constant alone is in registers. */
 #define UNROLL _Pragma("unroll")
+#if ADDS && ROWS > 1
+#define UNROLL_GROUPS _Pragma("unroll 1")
+#else
+#define UNROLL_GROUPS UNROLL
+#endif
 
 /* Of the kind WEIGHT: groups of 4 inputs in a unit, and how far apart they are; units that a work-item
  * reads before it goes on. */
 #define GROUPS (STRIPS ? OF_EACH(1, 2, 2, 2, 2, 4, 2, 2, 4, 4, 2, 2, 2) : 2)
 #define APART  (STRIPS ? OF_EACH(4, 16, 16, 16, 32, 32, 16, 32, 32, 32, 16, 16, 16) : 4)
-#define AHEAD  (ROWS > 1 || (STRIPS && WEIGHT_BLOCK > 32) ? 1 : 8 / GROUPS)
-#define quad4     OF_TYPE(quad4)
+#define AHEAD  (ROWS > 1 || WEIGHT_BLOCK > 32 ? 1 : 8 / GROUPS)
+#define outputs4  OF_TYPE(outputs4)
+#define half_of   OF_TYPE(half_of)
 #define add_unit  OF_TYPE(add_unit)
 #define add_input OF_TYPE(add_input)
 #define add_share OF_TYPE(add_share)
@@ -52,14 +58,14 @@ typedef struct rows_of {
     ulong stride;
     uint n_rows;
 #if NORMED
-    __local const float *means; /* what is subtracted before the squares */
+    volatile __local const float *means; /* what is subtracted before the squares */
 #endif
 #if ADDS
     uint adds; /* a constant: what is normalised and added follows */
     __global const float *addend;
     ulong addend_stride;
     __global const float *addend_w;
-    __local const float *addend_means, *addend_scales;
+    volatile __local const float *addend_means, *addend_scales;
 #endif
 } rows_of;
 
