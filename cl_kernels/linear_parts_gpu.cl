@@ -29,11 +29,6 @@
 #include "linear_parts.clh"
 /* What is in an array by a constant alone is in registers. */
 #define UNROLL _Pragma("unroll")
-#if ADDS && ROWS > 1
-#define UNROLL_GROUPS _Pragma("unroll 1")
-#else
-#define UNROLL_GROUPS UNROLL
-#endif
 
 /* Of the kind WEIGHT: groups of 4 inputs in a unit, and how far apart they are; units that a work-item
  * reads before it goes on. */
@@ -52,22 +47,25 @@
 #define TOGETHER      (ROWS < WG_SIZE / STRIP ? ROWS : WG_SIZE / STRIP)
 #define TURNS         (ROWS / TOGETHER)
 
-/* Rows, of which those beyond the last repeat it. */
+/* Rows: where each of them begins, and what it is normalised by. They are read where they are used, hence
+ * volatile: kept in registers across the loop over the inputs, they would make compilers spill. */
+#define OF_ROWS(type) volatile __local const type *
 typedef struct rows_of {
     __global const float *at;
-    ulong stride;
-    uint n_rows;
+    OF_ROWS(ulong) starts; /* rows beyond the last repeat it */
 #if NORMED
-    volatile __local const float *means; /* what is subtracted before the squares */
+    OF_ROWS(float) means; /* what is subtracted before the squares */
 #endif
 #if ADDS
     uint adds; /* a constant: what is normalised and added follows */
     __global const float *addend;
-    ulong addend_stride;
+    OF_ROWS(ulong) addend_starts;
     __global const float *addend_w;
-    volatile __local const float *addend_means, *addend_scales;
+    OF_ROWS(float) addend_means;
+    OF_ROWS(float) addend_scales;
 #endif
 } rows_of;
+#define START_OF(starts, r) (ROWS > 1 ? (starts)[r] : 0)
 
 static inline float4 load4(__global const float *p) {
 #if ALIGNED
@@ -80,11 +78,10 @@ static inline float4 load4(__global const float *p) {
 /* Inputs i to i + 3 of a row, i a multiple of 4, and input i. With an explicit fma, so that a sum has the
  * same bits wherever it is formed. */
 static inline float4 input4(const rows_of *rows, uint r, uint i) {
-    const ulong row = min(r, rows->n_rows - 1);
-    const float4 x = load4(rows->at + row * rows->stride + i);
+    const float4 x = load4(rows->at + START_OF(rows->starts, r) + i);
 #if ADDS
     if (rows->adds) {
-        const float4 a = load4(rows->addend + row * rows->addend_stride + i);
+        const float4 a = load4(rows->addend + START_OF(rows->addend_starts, r) + i);
         return fma((a - rows->addend_means[r]) * rows->addend_scales[r],
                    load4(rows->addend_w + i), x);
     }
@@ -92,11 +89,10 @@ static inline float4 input4(const rows_of *rows, uint r, uint i) {
     return x;
 }
 static inline float input1(const rows_of *rows, uint r, uint i) {
-    const ulong row = min(r, rows->n_rows - 1);
-    const float x = rows->at[row * rows->stride + i];
+    const float x = rows->at[START_OF(rows->starts, r) + i];
 #if ADDS
     if (rows->adds) {
-        const float a = rows->addend[row * rows->addend_stride + i];
+        const float a = rows->addend[START_OF(rows->addend_starts, r) + i];
         return fma((a - rows->addend_means[r]) * rows->addend_scales[r], rows->addend_w[i], x);
     }
 #endif
@@ -179,12 +175,13 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     /* Declared as floats, not as vectors: of an array of vectors read as floats, Mesa 22.3 drops what
      * has a constant index behind the first vector. */
     __local float shares[4 * TOGETHER * WG_SIZE] __attribute__((aligned(16)));
-    /* What rows are normalised by, and what outputs are multiplied by: in registers compilers spill. */
+    __local ulong starts[ROWS];
 #if ADDS
+    __local ulong addend_starts[ROWS];
     __local float addend_means[ROWS], addend_scales[ROWS];
 #endif
 #if NORMED
-    __local float means[ROWS], scales[ROWS];
+    __local float means[ROWS], scales[ROWS]; /* what is subtracted; what outputs are multiplied by */
 #endif
     __local float4 *scratch = (__local float4 *)shares;
     const uint n_rows = min(arg.n_rows, (uint)ROWS), wi = (uint)get_local_id(0);
@@ -193,11 +190,22 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     const uint n_in = s.n_in;
     const uint paired = s.gated && s.parts == 2;
     part p = PART(arg.parts[0], 0);
-    rows_of rows = {.at = s.x, .stride = s.x_stride, .n_rows = n_rows};
+    rows_of rows = {.at = s.x, .starts = starts};
     if (n_rows == 0) return;
+    if (wi < ROWS) {
+        const ulong row = min(wi, n_rows - 1);
+        starts[wi] = row * s.x_stride;
+#if ADDS
+        addend_starts[wi] = row * s.addend_stride;
+#endif
+#if NORMED
+        means[wi] = 0.0f;
+#endif
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
 #if ADDS
     /* 1. the addend, and this work-group's share of the sum */
-    const rows_of addend = {.at = s.addend, .stride = s.addend_stride, .n_rows = n_rows};
+    const rows_of addend = {.at = s.addend, .starts = addend_starts};
     const bool centred = arg.addend_kind == NORM_LAYER, scaled = arg.addend_kind != NORM_NONE;
     SUM_ROWS(addend_means, centred ? share_of(&addend, r, 0.0f, n_in, false, wi) : 0.0f,
              total / n_in);
@@ -207,7 +215,7 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     OPEN(const float, addend_w);
     rows.adds = 1;
     rows.addend = s.addend;
-    rows.addend_stride = s.addend_stride;
+    rows.addend_starts = addend_starts;
     rows.addend_w = addend_w;
     rows.addend_means = addend_means;
     rows.addend_scales = addend_scales;
@@ -216,8 +224,6 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
 #endif
 #if NORMED
     /* 2. what is subtracted */
-    if (wi < ROWS) means[wi] = 0.0f;
-    barrier(CLK_LOCAL_MEM_FENCE);
     if (s.norm_kind == NORM_LAYER)
         SUM_ROWS(means, share_of(&rows, r, 0.0f, n_in, false, wi), total / n_in);
     rows.means = means;
