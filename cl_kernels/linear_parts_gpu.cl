@@ -35,8 +35,7 @@
 #define GROUPS (STRIPS ? OF_EACH(1, 2, 2, 2, 2, 4, 2, 2, 4, 4, 2, 2, 2) : 2)
 #define APART  (STRIPS ? OF_EACH(4, 16, 16, 16, 32, 32, 16, 32, 32, 32, 16, 16, 16) : 4)
 #define AHEAD  (ROWS > 1 || WEIGHT_BLOCK > 32 ? 1 : 8 / GROUPS)
-#define outputs4  OF_TYPE(outputs4)
-#define half_of   OF_TYPE(half_of)
+#define quad4     OF_TYPE(quad4)
 #define add_unit  OF_TYPE(add_unit)
 #define add_input OF_TYPE(add_input)
 #define add_share OF_TYPE(add_share)
@@ -52,14 +51,14 @@
 #define OF_ROWS(type) volatile __local const type *
 typedef struct rows_of {
     __global const float *at;
-    OF_ROWS(ulong) starts; /* rows beyond the last repeat it */
+    OF_ROWS(uint) starts; /* rows beyond the last repeat it */
 #if NORMED
     OF_ROWS(float) means; /* what is subtracted before the squares */
 #endif
 #if ADDS
     uint adds; /* a constant: what is normalised and added follows */
     __global const float *addend;
-    OF_ROWS(ulong) addend_starts;
+    OF_ROWS(uint) addend_starts;
     __global const float *addend_w;
     OF_ROWS(float) addend_means;
     OF_ROWS(float) addend_scales;
@@ -175,9 +174,9 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     /* Declared as floats, not as vectors: of an array of vectors read as floats, Mesa 22.3 drops what
      * has a constant index behind the first vector. */
     __local float shares[4 * TOGETHER * WG_SIZE] __attribute__((aligned(16)));
-    __local ulong starts[ROWS];
+    __local uint starts[ROWS];
 #if ADDS
-    __local ulong addend_starts[ROWS];
+    __local uint addend_starts[ROWS];
     __local float addend_means[ROWS], addend_scales[ROWS];
 #endif
 #if NORMED
@@ -193,10 +192,10 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     rows_of rows = {.at = s.x, .starts = starts};
     if (n_rows == 0) return;
     if (wi < ROWS) {
-        const ulong row = min(wi, n_rows - 1);
-        starts[wi] = row * s.x_stride;
+        const uint row = min(wi, n_rows - 1);
+        starts[wi] = row * (uint)s.x_stride;
 #if ADDS
-        addend_starts[wi] = row * s.addend_stride;
+        addend_starts[wi] = row * (uint)s.addend_stride;
 #endif
 #if NORMED
         means[wi] = 0.0f;
