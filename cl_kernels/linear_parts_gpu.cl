@@ -48,7 +48,11 @@
 
 /* Rows: where each of them begins, and what it is normalised by. They are read where they are used, hence
  * volatile: kept in registers across the loop over the inputs, they would make compilers spill. */
+#if ROWS > 1
 #define OF_ROWS(type) volatile __local const type *
+#else
+#define OF_ROWS(type) __local const type *
+#endif
 typedef struct rows_of {
     __global const float *at;
     OF_ROWS(uint) starts; /* rows beyond the last repeat it */
