@@ -46,8 +46,9 @@
 #define TOGETHER      (ROWS < WG_SIZE / STRIP ? ROWS : WG_SIZE / STRIP)
 #define TURNS         (ROWS / TOGETHER)
 
-/* Rows: where each of them begins, and what it is normalised by. They are read where they are used, hence
- * volatile: kept in registers across the loop over the inputs, they would make compilers spill. */
+/* Rows: where each of them begins, and what it is normalised by. Of several rows this is read where it is
+ * used, hence volatile: kept in registers across the loop over the inputs, it would make compilers spill.
+ * One row begins where `at` does. */
 #if ROWS > 1
 #define OF_ROWS(type) volatile __local const type *
 #else
