@@ -28,7 +28,8 @@
 #define PARTS 3
 #include "linear_parts.clh"
 /* What is in an array by a constant alone is in registers. */
-#define UNROLL _Pragma("unroll")
+#define UNROLL  _Pragma("unroll")
+#define IN_TURN _Pragma("unroll 1")
 
 /* Of the kind WEIGHT: groups of 4 inputs in a unit, and how far apart they are; units that a work-item
  * reads before it goes on. */
