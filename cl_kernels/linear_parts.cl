@@ -77,7 +77,7 @@ typedef struct rows_of {
     __global const float *addend; /* what is normalised and added; may be NULL */
     ulong addend_stride;
     __global const float *addend_w;
-    const float *means, *scales;
+    __local const float2 *norms; /* mean and scale of the addend's rows */
 #endif
 } rows_of;
 
@@ -88,7 +88,7 @@ static inline float8 input8(const rows_of *rows, uint r, uint c) {
 #if ADDS
     if (rows->addend) {
         const float8 a = vload8(c, rows->addend + min(r, rows->n_rows - 1) * rows->addend_stride);
-        return fma((a - rows->means[r]) * rows->scales[r], vload8(c, rows->addend_w), x);
+        return fma((a - rows->norms[r].x) * rows->norms[r].y, vload8(c, rows->addend_w), x);
     }
 #endif
     return x;
@@ -98,7 +98,7 @@ static inline float input1(const rows_of *rows, uint r, uint i) {
 #if ADDS
     if (rows->addend) {
         const float a = rows->addend[min(r, rows->n_rows - 1) * rows->addend_stride + i];
-        return fma((a - rows->means[r]) * rows->scales[r], rows->addend_w[i], x);
+        return fma((a - rows->norms[r].x) * rows->norms[r].y, rows->addend_w[i], x);
     }
 #endif
     return x;
@@ -184,17 +184,22 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART
     const uint items = s.gated ? first.n_out : two + third.n_out;
     const uint paired = s.gated && s.parts == 2;
     __local float2 norms[ROWS]; /* mean and scale: in registers clang would spill for RDNA 2 */
+#if ADDS
+    __local float2 addend_norms[ROWS];
+#endif
     if (n_rows == 0) return;
 #if ADDS
     /* 1. the addend, and this work-group's share of the sum */
-    float addend_means[ROWS], addend_scales[ROWS];
     const rows_of addend = {.at = s.addend, .stride = s.addend_stride, .n_rows = n_rows};
-    for (uint r = 0; r < ROWS; r++)
-        NORM_OF(&addend, r, true, arg.addend_kind, s.n_in, s.eps, addend_means[r],
-                addend_scales[r]);
+    for (uint r = 0; r < ROWS; r++) {
+        float mean, scale;
+        NORM_OF(&addend, r, true, arg.addend_kind, s.n_in, s.eps, mean, scale);
+        if (get_local_id(0) == 0) addend_norms[r] = (float2)(mean, scale);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
     OPEN(const float, addend_w);
     const rows_of rows = {s.x, s.x_stride, n_rows, s.addend, s.addend_stride,
-                          addend_w, addend_means, addend_scales};
+                          addend_w, addend_norms};
     for (uint i = (uint)get_global_id(0); i < s.n_in; i += (uint)get_global_size(0))
         for (uint r = 0; r < min(n_rows, (uint)ROWS); r++)
             s.sum[r * s.sum_stride + i] = input1(&rows, r, i);

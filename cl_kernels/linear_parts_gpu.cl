@@ -28,13 +28,14 @@
 #define PARTS 3
 #include "linear_parts.clh"
 /* What is in an array by a constant alone is in registers. */
-#define UNROLL _Pragma("unroll")
+#define UNROLL  _Pragma("unroll")
+#define IN_TURN _Pragma("unroll 1")
 
 /* Of the kind WEIGHT: groups of 4 inputs in a unit, and how far apart they are; units that a work-item
  * reads before it goes on. */
 #define GROUPS (STRIPS ? OF_EACH(1, 2, 2, 2, 2, 4, 2, 2, 4, 4, 2, 2, 2) : 2)
 #define APART  (STRIPS ? OF_EACH(4, 16, 16, 16, 32, 32, 16, 32, 32, 32, 16, 16, 16) : 4)
-#define AHEAD  (ROWS > 1 || (STRIPS && WEIGHT_BLOCK > 32) ? 1 : 8 / GROUPS)
+#define AHEAD  (ROWS > 1 || WEIGHT_BLOCK > 32 ? 1 : 8 / GROUPS)
 #define quad4     OF_TYPE(quad4)
 #define add_unit  OF_TYPE(add_unit)
 #define add_input OF_TYPE(add_input)
@@ -46,22 +47,30 @@
 #define TOGETHER      (ROWS < WG_SIZE / STRIP ? ROWS : WG_SIZE / STRIP)
 #define TURNS         (ROWS / TOGETHER)
 
-/* Rows, of which those beyond the last repeat it. */
+/* Rows: where each of them begins, and what it is normalised by. Of several rows this is read where it is
+ * used, hence volatile: kept in registers across the loop over the inputs, it would make compilers spill.
+ * One row begins where `at` does. */
+#if ROWS > 1
+#define OF_ROWS(type) volatile __local const type *
+#else
+#define OF_ROWS(type) __local const type *
+#endif
 typedef struct rows_of {
     __global const float *at;
-    ulong stride;
-    uint n_rows;
+    OF_ROWS(uint) starts; /* rows beyond the last repeat it */
 #if NORMED
-    const float *means; /* what is subtracted before the squares */
+    OF_ROWS(float) means; /* what is subtracted before the squares */
 #endif
 #if ADDS
     uint adds; /* a constant: what is normalised and added follows */
     __global const float *addend;
-    ulong addend_stride;
+    OF_ROWS(uint) addend_starts;
     __global const float *addend_w;
-    const float *addend_means, *addend_scales;
+    OF_ROWS(float) addend_means;
+    OF_ROWS(float) addend_scales;
 #endif
 } rows_of;
+#define START_OF(starts, r) (ROWS > 1 ? (starts)[r] : 0)
 
 static inline float4 load4(__global const float *p) {
 #if ALIGNED
@@ -74,11 +83,10 @@ static inline float4 load4(__global const float *p) {
 /* Inputs i to i + 3 of a row, i a multiple of 4, and input i. With an explicit fma, so that a sum has the
  * same bits wherever it is formed. */
 static inline float4 input4(const rows_of *rows, uint r, uint i) {
-    const ulong row = min(r, rows->n_rows - 1);
-    const float4 x = load4(rows->at + row * rows->stride + i);
+    const float4 x = load4(rows->at + START_OF(rows->starts, r) + i);
 #if ADDS
     if (rows->adds) {
-        const float4 a = load4(rows->addend + row * rows->addend_stride + i);
+        const float4 a = load4(rows->addend + START_OF(rows->addend_starts, r) + i);
         return fma((a - rows->addend_means[r]) * rows->addend_scales[r],
                    load4(rows->addend_w + i), x);
     }
@@ -86,11 +94,10 @@ static inline float4 input4(const rows_of *rows, uint r, uint i) {
     return x;
 }
 static inline float input1(const rows_of *rows, uint r, uint i) {
-    const ulong row = min(r, rows->n_rows - 1);
-    const float x = rows->at[row * rows->stride + i];
+    const float x = rows->at[START_OF(rows->starts, r) + i];
 #if ADDS
     if (rows->adds) {
-        const float a = rows->addend[row * rows->addend_stride + i];
+        const float a = rows->addend[START_OF(rows->addend_starts, r) + i];
         return fma((a - rows->addend_means[r]) * rows->addend_scales[r], rows->addend_w[i], x);
     }
 #endif
@@ -149,15 +156,15 @@ static inline void multiply(const part *p, uint j, uint slice, uint slices, cons
     add_share(p, j, slice, slices, s, rows, sums, squares);
 }
 
-/* Sums over the work-items of `share`, which may ask for the row r and for totals[r] as it was, into
- * totals. */
-#define SUM_ROWS(share)                                                                            \
+/* Sums over the work-items of `share`, which may ask for the row r, and what is made of each `total`,
+ * into `to`. */
+#define SUM_ROWS(to, share, made)                                                                  \
     do {                                                                                           \
         float total = 0.0f;                                                                        \
         for (uint r = 0; r < ROWS; r++) shares[r * WG_SIZE + wi] = (share);                        \
         barrier(CLK_LOCAL_MEM_FENCE);                                                              \
         for (uint i = 0; i < WG_SIZE; i++) total += shares[wi % ROWS * WG_SIZE + i];               \
-        if (wi < ROWS) totals[wi] = total;                                                         \
+        if (wi < ROWS) (to)[wi] = (made);                                                          \
         barrier(CLK_LOCAL_MEM_FENCE);                                                              \
     } while (0)
 
@@ -173,7 +180,14 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     /* Declared as floats, not as vectors: of an array of vectors read as floats, Mesa 22.3 drops what
      * has a constant index behind the first vector. */
     __local float shares[4 * TOGETHER * WG_SIZE] __attribute__((aligned(16)));
-    __local float *totals = shares + ROWS * WG_SIZE;
+    __local uint starts[ROWS];
+#if ADDS
+    __local uint addend_starts[ROWS];
+    __local float addend_means[ROWS], addend_scales[ROWS];
+#endif
+#if NORMED
+    __local float means[ROWS], scales[ROWS]; /* what is subtracted; what outputs are multiplied by */
+#endif
     __local float4 *scratch = (__local float4 *)shares;
     const uint n_rows = min(arg.n_rows, (uint)ROWS), wi = (uint)get_local_id(0);
     const stage s = STAGE(arg.stages[0], 0);
@@ -181,23 +195,32 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     const uint n_in = s.n_in;
     const uint paired = s.gated && s.parts == 2;
     part p = PART(arg.parts[0], 0);
-    rows_of rows = {.at = s.x, .stride = s.x_stride, .n_rows = n_rows};
+    rows_of rows = {.at = s.x, .starts = starts};
     if (n_rows == 0) return;
+    if (wi < ROWS) {
+        const uint row = min(wi, n_rows - 1);
+        starts[wi] = row * (uint)s.x_stride;
+#if ADDS
+        addend_starts[wi] = row * (uint)s.addend_stride;
+#endif
+#if NORMED
+        means[wi] = 0.0f;
+#endif
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
 #if ADDS
     /* 1. the addend, and this work-group's share of the sum */
-    float addend_means[ROWS], addend_scales[ROWS];
-    const rows_of addend = {.at = s.addend, .stride = s.addend_stride, .n_rows = n_rows};
+    const rows_of addend = {.at = s.addend, .starts = addend_starts};
     const bool centred = arg.addend_kind == NORM_LAYER, scaled = arg.addend_kind != NORM_NONE;
-    SUM_ROWS(centred ? share_of(&addend, r, 0.0f, n_in, false, wi) : 0.0f);
-    UNROLL for (uint r = 0; r < ROWS; r++) addend_means[r] = totals[r] / n_in;
-    SUM_ROWS(scaled ? share_of(&addend, r, totals[r] / n_in, n_in, true, wi) : 0.0f);
-    UNROLL for (uint r = 0; r < ROWS; r++)
-        addend_scales[r] = scaled ? 1.0f / sqrt(totals[r] / n_in + s.eps) : 1.0f;
-    barrier(CLK_LOCAL_MEM_FENCE); /* step 4 writes over totals */
+    SUM_ROWS(addend_means, centred ? share_of(&addend, r, 0.0f, n_in, false, wi) : 0.0f,
+             total / n_in);
+    SUM_ROWS(addend_scales,
+             scaled ? share_of(&addend, r, addend_means[r], n_in, true, wi) : 0.0f,
+             scaled ? 1.0f / sqrt(total / n_in + s.eps) : 1.0f);
     OPEN(const float, addend_w);
     rows.adds = 1;
     rows.addend = s.addend;
-    rows.addend_stride = s.addend_stride;
+    rows.addend_starts = addend_starts;
     rows.addend_w = addend_w;
     rows.addend_means = addend_means;
     rows.addend_scales = addend_scales;
@@ -206,12 +229,8 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
 #endif
 #if NORMED
     /* 2. what is subtracted */
-    float means[ROWS];
-    UNROLL for (uint r = 0; r < ROWS; r++) means[r] = 0.0f;
-    if (s.norm_kind == NORM_LAYER) {
-        SUM_ROWS(share_of(&rows, r, 0.0f, n_in, false, wi));
-        UNROLL for (uint r = 0; r < ROWS; r++) means[r] = totals[r] / n_in;
-    }
+    if (s.norm_kind == NORM_LAYER)
+        SUM_ROWS(means, share_of(&rows, r, 0.0f, n_in, false, wi), total / n_in);
     rows.means = means;
 #endif
     /* 3. the outputs of this work-group */
@@ -226,8 +245,7 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
     }
     const uint quads = QUADS_OF(&p), outputs = 4 * quads; /* of both parts under a gate */
     const uint own_row = min(wi / outputs, TOGETHER - 1u); /* of a turn */
-    float z[TURNS], up[TURNS], scale[TURNS]; /* sums of both parts; what they are multiplied by */
-    UNROLL for (uint t = 0; t < TURNS; t++) scale[t] = 1.0f;
+    float z[TURNS], up[TURNS]; /* sums of both parts */
     part of = p;
     for (uint k = 0; k <= paired; k++) {
         float4 sums[ROWS];
@@ -240,11 +258,8 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
         multiply(&of, item * outputs + wi % quads * 4, wi / quads, WG_SIZE / quads, &s, &rows,
                  sums, squares);
 #if NORMED
-        SUM_ROWS(wi % quads == 0 ? squares[r] : 0.0f);
-        if (k == 0 && s.norm_kind != NORM_NONE)
-            UNROLL for (uint t = 0; t < TURNS; t++)
-                scale[t] = 1.0f / sqrt(totals[t * TOGETHER + own_row] / n_in + s.eps);
-        barrier(CLK_LOCAL_MEM_FENCE);
+        SUM_ROWS(scales, wi % quads == 0 ? squares[r] : 0.0f,
+                 s.norm_kind != NORM_NONE ? 1.0f / sqrt(total / n_in + s.eps) : 1.0f);
 #endif
         UNROLL for (uint t = 0; t < TURNS; t++) {
             UNROLL for (uint r = 0; r < TOGETHER; r++)
@@ -269,8 +284,13 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts_gpu(STAGE_MEMORY(0) PART_MEMORY(0) 
             __global float *to = p.y + r * p.y_stride + j;
             float start = s.accumulate ? *to : 0.0f;
             if (p.bias) start += p.bias[j];
-            const float whole = fma(z[t], scale[t], start);
-            const float factor = paired ? fma(up[t], scale[t], add_up) : 1.0f;
+#if NORMED
+            const float scale = scales[r];
+#else
+            const float scale = 1.0f;
+#endif
+            const float whole = fma(z[t], scale, start);
+            const float factor = paired ? fma(up[t], scale, add_up) : 1.0f;
             *to = s.gated ? gate1(whole, factor, s.activation) : whole;
         }
     }

@@ -49,8 +49,21 @@ static bool is_aligned(const tms_device *dev, const tms_linear_parts *p) {
     return aligned;
 }
 
+/* The kernel keeps where rows begin in 32 bits. */
+static tamis_status check_stride(tms_device *dev, const char *of, uint64_t stride, uint32_t rows) {
+    if (rows == 1 || stride <= UINT32_MAX / rows) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                           "linear_parts: rows of %s %llu elements apart: %u rows must be below "
+                           "2^32 elements",
+                           of, (unsigned long long)stride, rows);
+}
+
 /* `rows`: as of run_base. */
 static tamis_status run_gpu(tms_device *dev, const tms_linear_parts *p, uint32_t rows) {
+    tamis_status status = check_stride(dev, "x", p->x.stride, rows);
+    if (status == TAMIS_OK && p->adds)
+        status = check_stride(dev, "the addend", p->addend.stride, rows);
+    if (status != TAMIS_OK) return status;
     tms_cl_kinds kinds;
     (void)tms_cl_kinds_of(p, 1, &kinds); /* as many as parts */
     tms_cl_launch l =

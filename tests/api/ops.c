@@ -344,6 +344,34 @@ static void test_no_clblast(void **state) {
     tamis_context_destroy(&context);
 }
 
+/* The form of GPUs on OpenCL keeps where rows begin in 32 bits. */
+static void test_rows_far_apart(void **state) {
+    (void)state;
+    tamis_context *context = NULL;
+    if (strncmp(test_device, "opencl", 6) != 0) skip();
+    tms_device *dev = open_device(&context);
+    dev->form = TMS_FORM_GPU;
+    tms_linear_parts p = {.x.stride = (1ull << 29) - 1, /* times 8 below 2^32 */
+                          .parts = {{.n_out = 4}},
+                          .n_parts = 1,
+                          .n_in = 8,
+                          .build_rows = 8};
+    OK(tms_run_linear_parts(dev, &p, &test_error));
+    p.x.stride++;
+    FAILS(tms_run_linear_parts(dev, &p, &test_error), TAMIS_E_UNSUPPORTED,
+          "linear_parts: rows of x 536870912 elements apart: 8 rows must be below 2^32 elements");
+    p.build_rows = 1; /* one row begins where x does */
+    OK(tms_run_linear_parts(dev, &p, &test_error));
+    p.build_rows = 8;
+    p.x.stride = 8;
+    p.addend.stride = 1ull << 40;
+    OK(tms_run_linear_parts(dev, &p, &test_error));
+    p.adds = true;
+    FAILS(tms_run_linear_parts(dev, &p, &test_error), TAMIS_E_UNSUPPORTED,
+          "linear_parts: rows of the addend 1099511627776 elements apart");
+    tamis_context_destroy(&context);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules_come_before_the_device),
@@ -352,6 +380,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_optional_ops_refuse),
         cmocka_unit_test(test_sinks_are_refused_before_the_attend),
         cmocka_unit_test(test_no_clblast),
+        cmocka_unit_test(test_rows_far_apart),
     };
     setenv("TAMIS_CLBLAST", "none", 1);
     int skip = test_begin(argc, argv);
