@@ -141,6 +141,11 @@ tamis_status tms_sight_find(const tms_sight *sight, const tms_step *step, uint32
 tamis_status tms_sight_check_held(const tms_sight *sight, const tms_sequence *sequence,
                                   uint32_t position, tamis_error *error) {
     const tamis_cache_params *cache = &sight->setup->cache->params;
+    TMS_REQUIRE(sight->n == 0 || !sequence->unordered, TAMIS_E_STATE,
+                "the slots of sequence %" PRIu64
+                " are not in the order of their tokens, by which a "
+                "sliding window or a chunk is found",
+                sequence->id);
     for (uint32_t lane = 0; sequence->shortest && lane < sight->setup->cache->n_lanes; lane++) {
         const uint32_t layer = lane / cache->n_kv_heads, gone = sequence->lanes[lane].gone;
         const tms_sight_kind *kind = tms_sight_of(sight, layer);

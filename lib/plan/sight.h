@@ -59,7 +59,8 @@ tamis_status tms_sight_seek(const tms_sight *sight, uint32_t layer, const tms_ba
  * earlier one. */
 uint32_t tms_sight_first_page(const tms_sight *sight, const tms_step *step, uint32_t layer,
                               uint32_t row, uint32_t kv_head);
-/* Whether the lanes of a sequence hold what its row at `position` and those behind it see. E_STATE. */
+/* Whether what the row of a sequence at `position` and those behind it see can be found, and its lanes
+ * hold it. E_STATE. */
 tamis_status tms_sight_check_held(const tms_sight *sight, const tms_sequence *sequence,
                                   uint32_t position, tamis_error *error);
 /* Gives back what no row to come will see of a sequence whose step has ended. */

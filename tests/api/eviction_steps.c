@@ -728,15 +728,17 @@ static tamis_plan *new_plan(evict_world *e, const tamis_plan_params *params) {
     return plan;
 }
 
-/* Slots out of order are read in full by any plan, by pages only by one that goes by position. */
+/* Slots out of order are read in full by any plan without a window, by pages only by one that goes by
+ * position. */
 static void slots_out_of_order_are_read_by_position_only(void **state) {
     (void)state;
     evict_world e = open_place(&places[4]);
-    tamis_plan_params quest = {.max_context = 256, .max_rows = 64}, full = quest;
+    tamis_plan_params quest = {.max_context = 256, .max_rows = 64}, full = quest, seen = quest;
+    seen.attention.sliding_window = 16;
     tamis_selection_default(TAMIS_SELECT_QUEST, &quest.selection);
     quest.selection.budget = 24;
     quest.selection.recent = quest.selection.sinks = 0;
-    tamis_plan *plans[2] = {new_plan(&e, &quest), new_plan(&e, &full)};
+    tamis_plan *plans[3] = {new_plan(&e, &quest), new_plan(&e, &full), new_plan(&e, &seen)};
     tamis_sequence id = add_evicted(&e, TEXT, PROMPT);
     const tamis_step step = {.sequences = &id, .count = 1};
     uint64_t token = TEXT + PROMPT;
@@ -752,6 +754,11 @@ static void slots_out_of_order_are_read_by_position_only(void **state) {
     FAILS(evict_step(&e, &step, &token, NULL), TAMIS_E_STATE,
           "are not in the order of their tokens; selection quest reads them only under");
     test_unchanged(&e.w, &stats);
+    (void)evict_swap_plan(&e, plans[2]);
+    FAILS(evict_step(&e, &step, &token, NULL), TAMIS_E_STATE,
+          "are not in the order of their tokens, by which a sliding window or a chunk is found");
+    test_unchanged(&e.w, &stats);
+    (void)evict_swap_plan(&e, plans[0]);
     evict_prompt(&e, id, token, 1);
     (void)evict_swap_plan(&e, plans[1]);
     evict_decode(&e, id, token + 1, 1, outs);
@@ -760,8 +767,8 @@ static void slots_out_of_order_are_read_by_position_only(void **state) {
     evict_dense(&e, &h, 1, token + 1, outs + evict_out_floats(&e, 1), false);
     held_free(&h);
     (void)evict_swap_plan(&e, first);
-    tamis_plan_destroy(&plans[0]);
-    tamis_plan_destroy(&plans[1]);
+    for (uint32_t i = 0; i < 3; i++)
+        tamis_plan_destroy(&plans[i]);
     evict_close(&e);
 }
 

@@ -66,7 +66,8 @@ typedef struct tamis_plan_params {
     uint32_t max_context;   /* longest sequence, tokens; required */
     /* Of every layer, unless there are `layers`. A selection chooses from the pages of which a row sees
      * a token, and spends its budget there. With an eviction, sliding_window and chunk need the plane of
-     * positions, and go neither with `every` 1 nor with reindexed streaming. */
+     * positions, and go neither with `every` 1 nor with reindexed streaming. A step with a sequence from
+     * which another plan has evicted by `every` 1 is E_STATE. */
     tamis_attention attention;
     /* Most rows of a step that are not exact, under a selection with lists (not full); the lists are
      * sized for it. 0 means max_sequences, one row each. */
