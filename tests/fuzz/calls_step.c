@@ -247,8 +247,9 @@ static void check_replaced(const shadow_sequence *s, const shadow_lane *old, con
     if (e->kind == TAMIS_EVICT_STREAMING) assert_int_equal(victim, oldest);
 }
 
-/* The lanes of a sequence after the step, kept or given up. Whether one of them lost a token. */
-static bool adopt(fuzz *f, shadow_sequence *s, uint32_t rows, bool kept) {
+/* The lanes of a sequence after the step, kept or given up, in which it brought rows of `tokens`. Whether
+ * one of them lost a token. */
+static bool adopt(fuzz *f, shadow_sequence *s, const uint64_t *tokens, uint32_t rows, bool kept) {
     static int32_t positions[MAX_CONTEXT];
     const tamis_plan_params *p = &f->plans[f->step.plan].params;
     const uint32_t cap = cap_of(p, f->step.exact);
@@ -263,6 +264,7 @@ static bool adopt(fuzz *f, shadow_sequence *s, uint32_t rows, bool kept) {
         shadow_positions(f, s, l, positions);
         check_replaced(s, lane, positions, &p->eviction);
         memcpy(lane->positions, positions, lane->length * sizeof *positions);
+        lane->given_up = tokens[0];
         lost = true;
     }
     return lost;
@@ -273,8 +275,8 @@ static void close_step(fuzz *f, bool kept) {
     step->open = false;
     for (uint32_t i = 0, row = 0; i < step->n; row += step->rows[i++]) {
         shadow_sequence *s = step->of[i];
-        const bool lost = adopt(f, s, step->rows[i], kept);
-        if (kept || lost)
+        const bool lost = adopt(f, s, step->tokens + row, step->rows[i], kept);
+        if (kept)
             memcpy(s->tokens + s->length, step->tokens + row, step->rows[i] * sizeof *s->tokens);
         if (kept) s->length += step->rows[i];
         if (lost) s->evicted_at = s->length;

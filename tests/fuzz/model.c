@@ -33,8 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
     tamis_context_params params = {.device = "reference"};
-    refusal_abort_on_failure();
     assert_int_equal(tamis_context_create(&params, &context, NULL), TAMIS_OK);
+    refusal_abort_on_failure();
     int descriptor = mkstemp(path);
     assert_true(descriptor >= 0);
     close(descriptor);

@@ -3,6 +3,7 @@
 #include "tests/fuzz/refusal.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +14,7 @@
 
 void refusal_abort_on_failure(void) {
     setenv("CMOCKA_TEST_ABORT", "1", 1);
+    signal(SIGABRT, SIG_DFL);
 }
 
 void refusal_check(tamis_status status, const tamis_error *error) {

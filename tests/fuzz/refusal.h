@@ -5,7 +5,8 @@
 
 #include <tamis/status.h>
 
-/* A failed assertion ends the process, as a crash does. */
+/* A failed assertion ends the process, as a crash does, and libFuzzer keeps the input. Called behind
+ * what loads a driver: its compiler may handle the signal, and then libFuzzer leaves that to it. */
 void refusal_abort_on_failure(void);
 
 /* The status is of a file, and it and its reason, in printable characters, are in the error. */

@@ -28,8 +28,8 @@ static void close_worlds(void) {
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
-    refusal_abort_on_failure();
     context = saved_world_context();
+    refusal_abort_on_failure();
     for (int i = 0; i < SAVED_PLANS; i++)
         saved_world_open(&worlds[i], context, (saved_plan)i);
     atexit(close_worlds);

@@ -65,7 +65,8 @@ void shadow_check_lane(fuzz *f, const shadow_sequence *s, uint32_t lane) {
                         &test_error));
     for (uint32_t slot = 0; slot < wanted->length; slot++)
         for (uint32_t d = 0; d < dim; d++) {
-            uint64_t token = s->tokens[positions[slot]];
+            const bool given_up = positions[slot] == (int32_t)s->length;
+            uint64_t token = given_up ? wanted->given_up : s->tokens[positions[slot]];
             uint32_t at = slot * dim + d;
             if (k[at] != test_value(token, lane, 0, d) || v[at] != test_value(token, lane, 1, d))
                 fail_msg("lane %" PRIu32 ", slot %" PRIu32 " of %" PRIu32 ", position %" PRId32

@@ -26,6 +26,7 @@ enum {
 /* Slot by slot the positions of a lane's tokens. */
 typedef struct shadow_lane {
     uint32_t length;
+    uint64_t given_up; /* the token that the last cancelled step has put into a slot of it */
     int32_t positions[MAX_CONTEXT];
 } shadow_lane;
 
