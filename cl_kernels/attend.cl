@@ -29,7 +29,6 @@
 #define SHARES     ((GROUP + HEADS - 1) / HEADS) /* work-groups that share the heads */
 #define CHUNKS     (HEAD_DIM / 8)
 #define PARTS      (WG_SIZE / CHUNKS)
-#define TILE_PAGES (WG_SIZE / PAGE_SIZE)
 #define EIGHTHS    (WG_SIZE / 8)
 
 __kernel GROUP_OF(WG_SIZE) void attend_rows(
@@ -41,7 +40,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     __local float weight[HEADS][WG_SIZE]; /* logits, then probabilities, of the block */
     __local float highest[HEADS][8];      /* of each eighth of the block */
     __local float top[HEADS], old[HEADS]; /* running maximum, and the factor for what was before */
-    __local ulong page_of[WG_SIZE];       /* of each key of the block; ULONG_MAX: not seen */
+    __local ulong page_of[WG_SIZE];       /* of each key of the block: its place; ULONG_MAX: not seen */
     __local float8 sums[WG_SIZE];
     const uint wi = (uint)get_local_id(0), head = (uint)get_group_id(1) / SHARES;
     const uint first_head = (uint)get_group_id(1) % SHARES * HEADS; /* of the group */
@@ -60,7 +59,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     const uint end = min(from + (split + 1) * pages_a_split, entries);
     const uint place = n_splits > 1 ? turn : row;
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
-    kv += kv_offset + head * kv_head_stride;
+    OPEN_KV(head);
     q += q_offset + row * q_stride + ((ulong)head * GROUP + first_head) * HEAD_DIM;
     if (logits) logits += logits_offset + ((ulong)owner * GROUP + first_head) * logit_stride;
 
@@ -77,24 +76,26 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     if (wi < HEADS) top[wi] = -INFINITY;
     barrier(CLK_LOCAL_MEM_FENCE);
 
-    for (uint tile = from + split * pages_a_split; tile < end; tile += TILE_PAGES) {
+    const uint begin = from + split * pages_a_split;
+    const uint keys = (max(begin, end) - begin) * PAGE_SIZE; /* of the split */
+    for (uint block = 0; block < keys; block += WG_SIZE) {
         /* 1. the page of the work-item's key, 2. and whether its slot is seen */
-        const uint entry = tile + wi / PAGE_SIZE;
+        const uint entry = begin + (block + wi) / PAGE_SIZE, in_page = (block + wi) % PAGE_SIZE;
         bool live = entry < end;
         ulong at = 0;
         uint slot = 0;
         if (live) {
             const uint ordinal = pages ? (uint)pages[entry] : entry;
-            slot = ordinal * PAGE_SIZE + wi % PAGE_SIZE;
+            slot = ordinal * PAGE_SIZE + in_page;
             live = hidden <= slot && slot < seen;
-            if (live) at = (ulong)table[ordinal] * page_stride;
+            if (live) at = PAGE_PLACE(table[ordinal]);
         }
         page_of[wi] = live ? at : ULONG_MAX;
         /* 3a. the key's logit with every query head */
         float4 dot4[HEADS];
         for (uint g = 0; g < HEADS; g++)
             dot4[g] = 0.0f;
-        const kv_row key_row = row_of(kv + at, PAGE_SIZE, wi % PAGE_SIZE, slot_stride);
+        const kv_row key_row = KEY_ROW(at, in_page);
         if (live)
             for (uint c = 0; c < HEAD_DIM; c += 8) {
                 const float8 key = row8(key_row, c);
@@ -141,9 +142,8 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
         if (part < PARTS)
             for (uint key = part; key < WG_SIZE; key += PARTS) {
                 if (page_of[key] == ULONG_MAX) continue;
-                const float8 value = value8(value_row_of(kv + page_of[key] + value_offset,
-                                                         PAGE_SIZE, key % PAGE_SIZE, slot_stride),
-                                            channel);
+                const float8 value =
+                    value8(VALUE_ROW(page_of[key], (block + key) % PAGE_SIZE), channel);
                 for (uint g = 0; g < HEADS; g++)
                     sum[g] = fma((float8)(weight[g][key]), value, sum[g]);
             }

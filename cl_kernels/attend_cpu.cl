@@ -74,14 +74,14 @@ typedef struct attend_numbers {
 
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
 __kernel ONE_ITEM void attend_single(
-    MEMORY(element, kv) BATCH_MEMORY MEMORY(float, q) OWN_MEMORY MEMORY(const int, tiles)
+    KV_MEMORY BATCH_MEMORY MEMORY(float, q) OWN_MEMORY MEMORY(const int, tiles)
     MEMORY(const int, pages) MEMORY(const int, count) MEMORY(float, logits) WEIGHT_MEMORY
     MEMORY(float, out) MEMORY(float, lse) MEMORY(float, states) MEMORY(int, queue)
     const attend_numbers arg) {
     const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, pieces = arg.pieces;
     const uint n_splits = arg.n_splits;
     attend_state s;
-    OPEN(element, kv);
+    OPEN_NUMBERED_KV();
     OPEN_BATCH();
     OPEN(float, q);
 #if WRITES
@@ -147,7 +147,7 @@ __kernel ONE_ITEM void attend_single(
             .logit_stride = arg.logit_stride};
         attend_begin(&s, of, arg.logit);
         __global float *kept = KEPT_OF(lane);
-        attend_pages(&s, keys, arg.value_offset, unseen, n, last, arg.logit,
+        attend_pages(&s, keys, VALUES_BESIDE(keys, head), unseen, n, last, arg.logit,
                      kept ? kept + piece * arg.piece_segments * STATE : kept, arg.piece_segments);
         if (kept) {
             if (!is_last(COUNTERS_OF(lane), pieces)) continue;

@@ -34,7 +34,6 @@
 #define AHEAD 2 /* keys that a work-item reads before it goes on: the setting keys_ahead */
 #endif
 #define SHARES     ((GROUP + HEADS - 1) / HEADS) /* work-groups that share the heads */
-#define TILE_PAGES (WG_SIZE / PAGE_SIZE)
 #define CHUNKS     (HEAD_DIM / 8)
 #define PARTS      (WG_SIZE / CHUNKS) /* rows of V that are read side by side */
 #define TURNS      2
@@ -68,7 +67,7 @@ static inline key_place place_of(__global const int *pages, __global const int *
     const uint near = min(entry, end - 1), ordinal = pages ? (uint)pages[near] : near;
     const uint slot = ordinal * PAGE_SIZE + in_page;
     const bool here = entry < end && hidden <= slot && slot < seen;
-    return (key_place){(ulong)table[ordinal] * page_stride, here ? slot : NOT_SEEN};
+    return (key_place){PAGE_PLACE(table[ordinal]), here ? slot : NOT_SEEN};
 }
 
 __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
@@ -104,7 +103,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
     const uint end = min(from + (split + 1) * pages_a_split, entries);
     const uint place = n_splits > 1 ? turn : row;
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
-    kv += kv_offset + head * kv_head_stride;
+    OPEN_KV(head);
     q += q_offset + row * q_stride + ((ulong)head * GROUP + first_head) * HEAD_DIM;
     if (logits) logits += logits_offset + ((ulong)owner * GROUP + first_head) * logit_stride;
 
@@ -128,20 +127,21 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
     barrier(CLK_LOCAL_MEM_FENCE);
 
     uint block = 0;
-    for (uint tile = begin; tile < end; tile += TILE_PAGES, block ^= 1) {
+    const uint all = (max(begin, end) - begin) * PAGE_SIZE; /* keys of the split */
+    for (uint done = 0; done < all; done += WG_SIZE, block ^= 1) {
         /* 1. the pages of the block's keys, 2. and whether their slots are seen: of the next block */
         __local const ulong *places = page_of[block];
         __local const uint *slots = slot_of[block];
-        next = place_of(pages, table, tile + TILE_PAGES + wi / PAGE_SIZE, end, wi % PAGE_SIZE,
-                        hidden, seen, page_stride);
+        const uint coming = done + WG_SIZE + wi;
+        next = place_of(pages, table, begin + coming / PAGE_SIZE, end, coming % PAGE_SIZE, hidden,
+                        seen, page_stride);
         /* 3a. the keys' logits with every query head */
-        const uint keys = min((end - tile) * PAGE_SIZE, (uint)WG_SIZE); /* of the block */
+        const uint keys = min(all - done, (uint)WG_SIZE); /* of the block */
         for (uint first_key = 0, step = 0; first_key < keys; first_key += STEP, step ^= 1) {
             float8 key[AHEAD][TURNS];
             for (uint a = 0; a < AHEAD; a++) {
                 const uint k = min(first_key + a * SIDE + side, (uint)WG_SIZE - 1);
-                const kv_row row_here =
-                    row_of(kv + places[k], PAGE_SIZE, k % PAGE_SIZE, slot_stride);
+                const kv_row row_here = KEY_ROW(places[k], (done + k) % PAGE_SIZE);
                 for (uint t = 0; t < TURNS; t++)
                     key[a][t] = row8(row_here, (t * TEAM + mate) * 8);
             }
@@ -211,9 +211,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows_gpu(
             float8 value[VALUES];
             for (uint v = 0; v < VALUES; v++) {
                 const uint k = min(first_key + v * PARTS + part, (uint)WG_SIZE - 1);
-                value[v] = value8(value_row_of(kv + places[k] + value_offset, PAGE_SIZE,
-                                               k % PAGE_SIZE, slot_stride),
-                                  channel);
+                value[v] = value8(VALUE_ROW(places[k], (done + k) % PAGE_SIZE), channel);
             }
             for (uint v = 0; v < VALUES; v++) {
                 const uint k = first_key + v * PARTS + part, near = min(k, (uint)WG_SIZE - 1);

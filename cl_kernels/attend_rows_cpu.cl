@@ -44,14 +44,14 @@ typedef struct tile_state {
 
 /* 1, 4. Rows of slots first to first + n as f32, of V if `value`, zeros up to a multiple of BLOCK.
  * Returns 0; some element is NaN if an element of the rows is not finite. */
-static ONCE float16 load_rows(tile_state *s, __global element *rows, ulong page_stride,
-                              ulong slot_stride, __global const int *table, int first, int n,
-                              bool value) {
+static ONCE float16 load_rows(tile_state *s, page_rows rows, __global const int *table, int first,
+                              int n, bool value) {
     float16 check = 0.0f;
     for (int i = 0; i < n; i++) {
         const int slot = first + i;
-        const kv_row row = either_row_of(rows + table[slot / PAGE_SIZE] * page_stride, PAGE_SIZE,
-                                         slot % PAGE_SIZE, slot_stride, value);
+        const kv_row row =
+            either_row_of(rows.rows + table[slot / PAGE_SIZE] * rows.page_stride, PAGE_SIZE,
+                          slot % PAGE_SIZE, rows.slot_stride, value);
         widen_row(row, value, s->rows[i]);
         UNROLL for (int j = 0; j < VECS; j++)
             check = fma(s->rows[i][j], (float16)(0.0f), check);
@@ -247,12 +247,12 @@ typedef struct tiles_numbers {
 
 /* Tiles of one row are left to attend_cpu.cl. */
 __kernel ONE_ITEM void attend_tiles(
-    MEMORY(element, kv) BATCH_MEMORY MEMORY(float, q) MEMORY(const int, tiles) MEMORY(float, out)
+    KV_MEMORY BATCH_MEMORY MEMORY(float, q) MEMORY(const int, tiles) MEMORY(float, out)
     MEMORY(float, lse) MEMORY(int, queue) const tiles_numbers arg) {
     const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, n_splits = arg.n_splits;
     const uint n_heads = n_kv_heads * GROUP;
     tile_state s;
-    OPEN(element, kv);
+    OPEN_NUMBERED_KV();
     OPEN_BATCH();
     OPEN(float, q);
     OPEN(const int, tiles);
@@ -275,15 +275,15 @@ __kernel ONE_ITEM void attend_tiles(
         const int start = max(begin, within.s0 / KEYS * KEYS);
 
         __global const int *ids = IDS_OF(row, head);
-        __global element *keys = kv + head * arg.kv_head_stride;
+        const page_rows keys = {kv + head * arg.kv_head_stride, arg.page_stride, arg.slot_stride};
+        const page_rows values = VALUES_BESIDE(keys, head);
         for (int first = start; first < end; first += KEYS) {
             const int n = min(KEYS, end - first);
             if (first == start || (first - begin) % SEGMENT == 0) segment_begin(&s);
-            load_rows(&s, keys, arg.page_stride, arg.slot_stride, ids, first, n, false);
+            load_rows(&s, keys, ids, first, n, false);
             tile_logits(&s, n);
             tile_softmax(&s, first, n, arg.logit);
-            const float16 check = load_rows(&s, keys + arg.value_offset, arg.page_stride,
-                                            arg.slot_stride, ids, first, n, true);
+            const float16 check = load_rows(&s, values, ids, first, n, true);
             if (sum16(check) == 0.0f)
                 tile_values(&s, n);
             else

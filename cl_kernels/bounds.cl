@@ -22,12 +22,14 @@
 /* 16 channels of the keys of one (page, KV head). */
 typedef struct page_keys {
     __global element *rows;
-    ulong slot_stride;
+    ulong slot_stride, channel_stride;
     uint channel;
 } page_keys;
 
 static inline float16 load_key16(const page_keys *keys, uint slot) {
-    return row16(row_of(keys->rows, PAGE_SIZE, slot, keys->slot_stride), keys->channel);
+    const ulong channel_stride = keys->channel_stride;
+    return row16(KEYS_SPREAD(row_of(keys->rows, PAGE_SIZE, slot, keys->slot_stride)),
+                 keys->channel);
 }
 
 static inline void min_and_max(const page_keys *keys, float16 *lo, float16 *hi) {
@@ -117,7 +119,7 @@ __kernel GROUP_OF(WG_SIZE) void bounds_of_pages(KV_PARAMS, BOUNDS_PARAMS, uint n
         const int page = pages[pages_offset + i / ITEMS / n_kv_heads];
         if (page < 0) continue;
         put_bounds((page_keys){kv + kv_offset + page * page_stride + head * kv_head_stride,
-                               slot_stride, channel},
+                               slot_stride, CHANNEL_STRIDE, channel},
                    bounds + bounds_offset + page * bounds_page_stride + head * bounds_head_stride,
                    kind, width);
     }

@@ -47,7 +47,7 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_P
         float logits[PAGE_SIZE];
         float top = -INFINITY;
         for (uint s = from; s < slots; s++) {
-            const kv_row key = row_of(keys, PAGE_SIZE, s, slot_stride);
+            const kv_row key = KEYS_SPREAD(row_of(keys, PAGE_SIZE, s, slot_stride));
             float16 sums = 0.0f;
             for (uint c = 0; c < HEAD_DIM; c += 16)
                 sums = fma(logit_scale * vload16(0, query + c), row16(key, c), sums);

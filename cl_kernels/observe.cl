@@ -79,12 +79,12 @@ static inline ulong value_at(ulong lane, ulong stride, __global const int *ids, 
  * that loads need not wait for a condition. */
 static inline void hold_keys(float8 key[HELD][TURNS], __global element *keys,
                              __global const int *table, ulong page_stride, ulong slot_stride,
-                             uint page_size, uint begin, uint n) {
+                             ulong channel_stride, uint page_size, uint begin, uint n) {
     const uint side = (uint)get_local_id(0) / TEAM, mate = (uint)get_local_id(0) % TEAM;
     for (uint h = 0; h < HELD; h++) {
         const uint slot = min(begin + h * SIDE + side, n - 1);
-        const kv_row row = row_of(keys + table[slot / page_size] * page_stride, page_size,
-                                  slot % page_size, slot_stride);
+        const kv_row row = KEYS_SPREAD(row_of(keys + table[slot / page_size] * page_stride,
+                                              page_size, slot % page_size, slot_stride));
         for (uint t = 0; t < TURNS; t++)
             key[h][t] = row8(row, (t * TEAM + mate) * 8);
     }
@@ -131,7 +131,7 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
     const ulong owner = (ulong)item * n_kv_heads + head;
     float8 key[HELD][TURNS];
     hold_keys(key, kv + kv_offset + head * kv_head_stride, table, page_stride, slot_stride,
-              page_size, begin, n);
+              CHANNEL_STRIDE, page_size, begin, n);
 
     float value = 0.0f, lost = 0.0f; /* of slot begin + wi, where wi < KEYS */
     for (uint t = part_begin; t < end; t += ROWS) {

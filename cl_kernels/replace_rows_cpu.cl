@@ -133,7 +133,7 @@ __kernel ONE_ITEM void replace_rows(
         if (!stays || (uint)slot / PAGE_SIZE >= seen / PAGE_SIZE) continue;
         changed[i] = page;
         for (uint channel = 0; channel < HEAD_DIM; channel += OWNED)
-            put_bounds((page_keys){to, arg.slot_stride, channel},
+            put_bounds((page_keys){to, arg.slot_stride, 1, channel},
                        bounds + page * arg.bounds_page_stride + head * arg.bounds_head_stride,
                        arg.kind, arg.width);
     }

@@ -35,14 +35,14 @@ typedef struct sparse_numbers {
 } sparse_numbers;
 
 __kernel ONE_ITEM void sparse_attend(
-    MEMORY(element, kv) MEMORY(bound_element, bounds) BATCH_MEMORY MEMORY(float, q)
+    KV_MEMORY MEMORY(bound_element, bounds) BATCH_MEMORY MEMORY(float, q)
     OWN_MEMORY MEMORY(float, scores) MEMORY(int, pages) MEMORY(int, count) MEMORY(float, out)
     MEMORY(float, lse) MEMORY(float, states) MEMORY(int, queue) const sparse_numbers arg) {
     const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, pieces = arg.pieces;
     const uint score_runs = arg.score_runs, n_runs = arg.n_rows * n_kv_heads * score_runs;
     score_state scoring;
     attend_state s;
-    OPEN(element, kv);
+    OPEN_NUMBERED_KV();
     OPEN(bound_element, bounds);
     OPEN_BATCH();
     OPEN(float, q);
@@ -111,7 +111,7 @@ __kernel ONE_ITEM void sparse_attend(
                                .hidden = hidden,
                                .seen = seen};
         attend_begin(&s, of, arg.logit);
-        attend_pages(&s, keys, arg.value_offset, 0, n, last, arg.logit,
+        attend_pages(&s, keys, VALUES_BESIDE(keys, head), 0, n, last, arg.logit,
                      kept ? kept + part * arg.piece_segments * STATE : kept, arg.piece_segments);
         if (!whole) {
             if (!is_last(counters + ATTENDED, pieces)) continue;

@@ -20,6 +20,10 @@ typedef struct cu_kv {
     uint64_t page_stride, head_stride, slot_stride, value_offset;
     uint32_t page_size, page_shift; /* page_size = 1 << page_shift */
     uint32_t dim, unused;           /* of a head */
+    /* The V rows of dtypes without blocks, with strides of their own if they lie apart from K. Where
+     * those are K's, value_offset leads to them, too. */
+    CU_PTR(void) values;
+    uint64_t values_page_stride, values_head_stride, values_slot_stride;
 } cu_kv;
 
 /* Kernels that are compiled for a head dim have its number in their names. Those with CU_ANY_DIM take

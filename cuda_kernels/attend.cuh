@@ -184,23 +184,30 @@ DEVICE void attend_plain_keep(const cu_attend_args &a, const attend_lane &l, uin
     if (head < heads && slot < l.seen) logits[head * a.logit_stride + slot] = mine;
 }
 
-/* KEYS * STEPS slots of one page, from in_page on, into the sums of G heads, of which `heads` are
- * there. logits may be NULL. */
+/* KEYS * STEPS slots of a lane's entries, whose pages the lanes of the warp have in `pages`, from the
+ * first-th slot of these on, into the sums of G heads, of which `heads` are there. logits may be
+ * NULL. */
 template <typename T, int D, int G>
-DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
-                              uint32_t in_page,
+DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l,
+                              const attend_page &pages, uint32_t first,
                               const float (&query)[G][attend_plain_shape<D, G>::EACH],
                               float *logits, uint32_t heads, attend_sums<D, G> &s) {
     typedef attend_plain_shape<D, G> shape;
     constexpr int EACH = shape::EACH;
     const float rest = a.logit.scale / power_of(a.logit.scale);
     float weight[shape::STEPS][G], x[shape::TURNS][8];
+    attend_page page[shape::STEPS]; /* pages of few slots change from key to key */
+    uint32_t in_page[shape::STEPS];
     bool seen[shape::STEPS];
     /* 2. which slots count, 3a. and their logits */
 #pragma unroll
     for (uint32_t step = 0; step < shape::STEPS; step++) {
-        const uint32_t slot = in_page + step * shape::KEYS;
-        seen[step] = attend_sees(a, l, p, slot);
+        const uint32_t at = first + step * shape::KEYS + lane_id() / shape::LANES;
+        const attend_page p = shuffle_page(pages, min(at >> a.kv.page_shift, WARP - 1));
+        const uint32_t slot = at & (a.kv.page_size - 1);
+        page[step] = p;
+        in_page[step] = slot;
+        seen[step] = at >> a.kv.page_shift < WARP && attend_sees(a, l, p, slot);
         attend_plain_row<T, D, false>(a, l, p, slot, seen[step], x);
 #pragma unroll
         for (int g = 0; g < G; g++) {
@@ -213,8 +220,9 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
                 dot += shuffle_xor(dot, mask);
             weight[step][g] = seen[step] ? logit_of(a.logit, dot * rest) : -INFINITY;
         }
-        attend_plain_keep<D, G>(a, l, (p.ordinal << a.kv.page_shift) + slot, weight[step], logits,
-                                heads);
+        if (p.id >= 0 && at >> a.kv.page_shift < WARP)
+            attend_plain_keep<D, G>(a, l, (p.ordinal << a.kv.page_shift) + slot, weight[step],
+                                    logits, heads);
     }
     /* 3b. the softmax so far */
 #pragma unroll
@@ -239,7 +247,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
     /* 3c. weighted values */
 #pragma unroll
     for (uint32_t step = 0; step < shape::STEPS; step++) {
-        attend_plain_row<T, D, true>(a, l, p, in_page + step * shape::KEYS, seen[step], x);
+        attend_plain_row<T, D, true>(a, l, page[step], in_page[step], seen[step], x);
 #pragma unroll
         for (int g = 0; g < G; g++)
 #pragma unroll
@@ -269,7 +277,7 @@ template <typename T, int D, int G>
 DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, uint32_t first,
                          uint32_t heads, uint32_t begin, uint32_t end, attend_sums<D, G> &s) {
     typedef attend_plain_shape<D, G> shape;
-    const uint32_t dim = dim_of<D>(a.kv), part = lane_id() / shape::LANES;
+    const uint32_t dim = dim_of<D>(a.kv);
     const float *q = attend_query_of(a, l, first, dim);
     float *logits = attend_logits_of(a, l, first);
     const float power = power_of(a.logit.scale);
@@ -292,9 +300,8 @@ DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, uint32_t
         const uint32_t slots = min(WARP, end - at) << a.kv.page_shift;
         for (uint32_t t = 0; t < slots; t += shape::KEYS * shape::STEPS) {
             const attend_page page = shuffle_page(ahead, t >> a.kv.page_shift);
-            if (page.id < 0) continue;
-            attend_plain_keys<T, D, G>(a, l, page, (t & (a.kv.page_size - 1)) + part, query, logits,
-                                       heads, s);
+            if (page.id < 0 && a.kv.page_size >= shape::KEYS * shape::STEPS) continue;
+            attend_plain_keys<T, D, G>(a, l, ahead, t, query, logits, heads, s);
         }
     }
     if (shape::KEYS == 2) attend_plain_join<D, G>(s);
@@ -304,7 +311,7 @@ DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, uint32_t
 template <typename T, int D>
 DEVICE void attend_plain_parts(const cu_attend_args &a, const attend_lane &l, uint32_t head,
                                uint32_t begin, uint32_t end, attend_sums<D, 1> &s) {
-    const uint32_t size = CU_ATTEND_AGAIN >> a.kv.page_shift;
+    const uint32_t size = max(CU_ATTEND_AGAIN >> a.kv.page_shift, 1u);
     attend_plain<T, D, 1>(a, l, head, 1, begin, min(begin + size, end), s);
     for (begin += size; begin < end; begin += size) {
         attend_sums<D, 1> part;

@@ -35,7 +35,7 @@ DEVICE void fill_8(float (&x)[8], float value) {
 
 /* The keys of one page, at 8 channels. */
 template <typename T> struct page_keys {
-    const cu_kv &kv; /* its page size is a multiple of 8 */
+    const cu_kv &kv;
     kv_row<T> first;
     uint32_t channel;
 };
@@ -44,13 +44,14 @@ template <typename T> struct page_keys {
 template <typename T, typename F> DEVICE void for_each_key(const page_keys<T> &keys, F take) {
     kv_row<T> row = keys.first;
     for (uint32_t slot = 0; slot < keys.kv.page_size; slot += 4) {
+        const uint32_t n = min(keys.kv.page_size - slot, 4u); /* of pages below 4 slots fewer */
         float x[4][8];
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            load_8(row_behind(keys.kv, row, j), keys.channel, x[j]);
+            load_8(row_behind(keys.kv, row, min(j, n - 1)), keys.channel, x[j]);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            take(x[j]);
+            if (j < n) take(x[j]);
         row = row_behind(keys.kv, row, 4);
     }
 }

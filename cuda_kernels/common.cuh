@@ -306,7 +306,12 @@ DEVICE kv_row<typename rows_of<T>::key> key_of(const cu_kv &kv, int32_t page, ui
 template <typename T>
 DEVICE kv_row<typename rows_of<T>::value> value_of(const cu_kv &kv, int32_t page, uint32_t head,
                                                    uint32_t slot) {
-    return kv_rows<typename rows_of<T>::value>::of(kv, page, head, slot, kv.value_offset);
+    typedef typename rows_of<T>::value V;
+    if constexpr (BLOCK_NUMBERS<V> == 0)
+        return kv_row<V>{(const V *)kv.values + page * kv.values_page_stride +
+                         head * kv.values_head_stride + slot * kv.values_slot_stride};
+    else
+        return kv_rows<V>::of(kv, page, head, slot, kv.value_offset);
 }
 /* The row n slots further on in the page. */
 template <typename T>

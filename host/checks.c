@@ -25,11 +25,46 @@ static tamis_status check_scales(tms_device *dev, const char *of, uint64_t offse
         (unsigned long long)head_stride, (unsigned long long)value_offset);
 }
 
-tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
+/* Pages as the cache has them. */
+static tamis_status check_page_size(tms_device *dev, uint32_t page_size) {
     static const uint32_t page_sizes[] = {8, 16, 32, 64};
-    if (!listed(kv->page_size, page_sizes, sizeof page_sizes / sizeof *page_sizes))
+    if (listed(page_size, page_sizes, sizeof page_sizes / sizeof *page_sizes)) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "page size %u: supported are 8, 16, 32, 64",
+                           page_size);
+}
+
+/* What may be of K and V that are only read, and not of others. */
+static tamis_status check_only_read(tms_device *dev, const tms_kv *kv) {
+    if (kv->apart.data.mem && kv->value_offset)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "values apart from keys, and a value offset of %llu",
+                               (unsigned long long)kv->value_offset);
+    if (!kv->apart.data.mem && (kv->apart.page_stride || kv->apart.channel_stride))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "strides of values apart, which are absent");
+    if (tms_has_blocks(kv->dtype) && (kv->apart.data.mem || !tms_channels_adjacent(kv)))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "page size %u: supported are 8, 16, 32, 64", kv->page_size);
+                               "a cache of %s with values apart, or with channels %llu apart",
+                               tamis_dtype_name(kv->dtype), (unsigned long long)kv->channel_stride);
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
+    const tamis_status status = check_page_size(dev, kv->page_size);
+    if (status != TAMIS_OK) return status;
+    if (kv->apart.data.mem || !tms_channels_adjacent(kv))
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "values apart from keys, or channels %llu elements apart: only ops "
+                               "that read K and V take them",
+                               (unsigned long long)kv->channel_stride);
+    return tms_check_read_kv(dev, kv);
+}
+
+tamis_status tms_check_read_kv(tms_device *dev, const tms_kv *kv) {
+    if (kv->page_size == 0 || kv->page_size > TMS_MOST_PAGE ||
+        (kv->page_size & (kv->page_size - 1)))
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "page size %u: must be a power of two from 1 to %u", kv->page_size,
+                               TMS_MOST_PAGE);
     if (!tms_head_dim_known(kv->head_dim))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "head dim %u: supported are " TMS_HEAD_DIM_WORDS, kv->head_dim);
@@ -42,9 +77,21 @@ tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "bounds of dtype %s for a cache of dtype %s",
                                tamis_dtype_name(kv->bounds_dtype), tamis_dtype_name(kv->dtype));
-    if (kv->slot_stride < kv->head_dim)
+    if (scaled) {
+        const tamis_status status = check_page_size(dev, kv->page_size);
+        if (status != TAMIS_OK) return status;
+    }
+    const tamis_status placed = check_only_read(dev, kv);
+    if (placed != TAMIS_OK) return placed;
+    const bool packed = kv->page_size > 1; /* a row behind another */
+    if (packed && kv->channel_stride <= 1 && kv->slot_stride < kv->head_dim)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "slot stride %llu: less than the head dim %u",
                                (unsigned long long)kv->slot_stride, kv->head_dim);
+    if (packed && kv->apart.data.mem && kv->apart.channel_stride <= 1 &&
+        kv->apart.slot_stride < kv->head_dim)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "slot stride %llu of values: less than the head dim %u",
+                               (unsigned long long)kv->apart.slot_stride, kv->head_dim);
     if (scaled && kv->slot_stride != kv->head_dim)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "slot stride %llu: in a cache of %s it must be the head dim %u",
@@ -112,7 +159,7 @@ tamis_status tms_check_items(tms_device *dev, const tms_batch *batch, bool paged
 }
 
 tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p) {
-    tamis_status status = tms_check_kv(dev, &p->kv);
+    tamis_status status = tms_check_read_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
     if (p->kind != TAMIS_BOUNDS_MINMAX && p->kind != TAMIS_BOUNDS_MEAN_STD &&
         p->kind != TAMIS_BOUNDS_MEAN)
@@ -313,7 +360,7 @@ tamis_status tms_check_write_table(tms_device *dev, const tms_write_table *p) {
 /* The common rules of score_pages and page_mass. */
 static tamis_status check_scores(tms_device *dev, const char *op, const tms_kv *kv,
                                  const tms_batch *batch, const tms_matrix *q, uint32_t stride) {
-    tamis_status status = tms_check_kv(dev, kv);
+    tamis_status status = tms_check_read_kv(dev, kv);
     if (status == TAMIS_OK) status = tms_check_batch(dev, batch);
     if (status != TAMIS_OK) return status;
     const uint32_t full = batch->max_visible / kv->page_size;
@@ -443,7 +490,7 @@ static tamis_status check_logits(tms_device *dev, const tms_attend *p) {
 
 tamis_status tms_check_attend(tms_device *dev, const tms_attend *p) {
     const tms_batch *b = &p->batch;
-    tamis_status status = tms_check_kv(dev, &p->kv);
+    tamis_status status = tms_check_read_kv(dev, &p->kv);
     if (status == TAMIS_OK) status = tms_check_batch(dev, b);
     if (status == TAMIS_OK) status = tms_check_logit(dev, "attend", &p->logit);
     if (status != TAMIS_OK) return status;

@@ -11,6 +11,8 @@
 TMS_OPS(TMS_DECLARE_OP, tms_check_)
 
 tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv);
+/* The same of K and V that are only read. */
+tamis_status tms_check_read_kv(tms_device *dev, const tms_kv *kv);
 /* Checks a batch with tiles. */
 tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch);
 /* Checks a batch whose rows are items: all tables but tiles; `table` only if `paged`. */

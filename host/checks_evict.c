@@ -32,7 +32,8 @@ static tamis_status check_paged(tms_device *dev, const tms_kv *kv, const tms_bat
 
 tamis_status tms_check_observe(tms_device *dev, const tms_observe *p) {
     const tms_batch *b = &p->batch;
-    tamis_status status = check_paged(dev, &p->kv, b);
+    tamis_status status = tms_check_read_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_items(dev, b, true);
     if (status == TAMIS_OK) status = tms_check_logit(dev, "observe", &p->logit);
     if (status != TAMIS_OK) return status;
     if (p->rows > TAMIS_ROWS_MAX || p->group > TAMIS_GROUP_SUM)

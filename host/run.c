@@ -336,7 +336,7 @@ TMS_OPS(RUN, )
 TMS_SCRATCH_OPS(SCRATCH, )
 
 tamis_status tms_device_check_kv(tms_device *dev, const tms_kv *kv, tamis_error *error) {
-    return tms_forward(dev, tms_check_kv(dev, kv), error);
+    return tms_forward(dev, tms_check_read_kv(dev, kv), error);
 }
 
 tamis_status tms_device_check_batch(tms_device *dev, const tms_batch *batch, tamis_error *error) {

@@ -15,7 +15,8 @@
 
 enum {
     TMS_MOST_HEAD_DIM = 512,
-    TMS_MOST_GROUP = 64 /* query heads of a KV head */
+    TMS_MOST_GROUP = 64, /* query heads of a KV head */
+    TMS_MOST_PAGE = 256  /* slots of a page of K and V that are only read */
 };
 
 static inline bool tms_head_dim_known(uint32_t dim) {

@@ -95,6 +95,8 @@ static uint32_t tile_shared(const tms_attend *p, uint32_t warps) {
 static const char *matrix_refusal(tms_device *dev, const tms_attend *p) {
     const uint32_t most = tms_cu(dev)->max_shared, dim = p->kv.head_dim;
     if (p->kv.dtype == TAMIS_F32) return "the dtype is f32";
+    if (p->kv.page_size < 8) return "pages of fewer than 8 slots";
+    if (!tms_cu_values_beside(&p->kv)) return "V rows are not at the strides of K rows";
     if (tms_cu_dim_tag(dim) == CU_ANY_DIM) return "the head dim is none of 64, 80, 96, 128 and 256";
     if (decode_shared(p) > most || tile_shared(p, CU_ATTEND_TILE_WARPS) > most)
         return "the keys on their way do not fit a block's shared memory";

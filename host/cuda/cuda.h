@@ -199,6 +199,8 @@ uint64_t tms_cu_weights(tms_cu_launch *l, const tms_weight_matrix *w, uint64_t n
                         uint64_t n_in);
 /* E_UNSUPPORTED unless addresses and strides of K, V (and bounds) are multiples of 16 bytes. */
 cu_kv tms_cu_kv(tms_cu_launch *l, const tms_kv *kv, uint64_t n);
+/* Whether V rows are at the strides of K rows, beside them or apart. */
+bool tms_cu_values_beside(const tms_kv *kv);
 cu_bounds_rows tms_cu_bounds_of(tms_cu_launch *l, const tms_kv *kv, uint64_t n);
 cu_batch tms_cu_batch(tms_cu_launch *l, const tms_batch *batch);
 cu_matrix tms_cu_matrix(tms_cu_launch *l, const char *what, const tms_matrix *matrix,

@@ -82,19 +82,55 @@ static uint32_t log2_of(uint32_t x) {
     return log2;
 }
 
+static uint64_t most_apart(const tms_kv *kv) {
+    const uint64_t keys = kv->channel_stride, values = kv->apart.channel_stride;
+    return keys > values ? keys : values;
+}
+
+bool tms_cu_values_beside(const tms_kv *kv) {
+    const tms_apart *apart = &kv->apart;
+    return !apart->data.mem ||
+           (apart->page_stride == kv->page_stride && apart->head_stride == kv->head_stride &&
+            apart->slot_stride == kv->slot_stride);
+}
+
+/* V beside K, or apart; at the same strides value_offset is the way from one to the other, whichever
+ * lies before: addresses wrap. */
+static void place_values(tms_cu_launch *l, const tms_kv *kv, uint64_t n, cu_kv *out) {
+    const size_t size = tms_kv_unit(kv->dtype);
+    const tms_apart *apart = &kv->apart;
+    const uint64_t strides[] = {apart->page_stride, apart->head_stride, apart->slot_stride};
+    out->values = out->rows + kv->value_offset * size;
+    out->values_page_stride = kv->page_stride;
+    out->values_head_stride = kv->head_stride;
+    out->values_slot_stride = kv->slot_stride;
+    if (!apart->data.mem) return;
+    out->values = tms_cu_reached(l, "V rows", apart->data, size, n);
+    check_rows(l, "V rows", out->values, size, strides, sizeof strides / sizeof *strides);
+    out->values_page_stride = apart->page_stride;
+    out->values_head_stride = apart->head_stride;
+    out->values_slot_stride = apart->slot_stride;
+    out->value_offset = (uint64_t)((int64_t)(out->values - out->rows) / (int64_t)size);
+}
+
 cu_kv tms_cu_kv(tms_cu_launch *l, const tms_kv *kv, uint64_t n) {
     const size_t size = tms_kv_unit(kv->dtype);
     const uint64_t strides[] = {kv->page_stride, kv->head_stride, kv->slot_stride,
                                 kv->value_offset};
-    const cu_kv out = {.rows = tms_cu_reached(l, "K and V rows", kv->data, size, n),
-                       .page_stride = kv->page_stride,
-                       .head_stride = kv->head_stride,
-                       .slot_stride = kv->slot_stride,
-                       .value_offset = kv->value_offset,
-                       .page_size = kv->page_size,
-                       .page_shift = log2_of(kv->page_size),
-                       .dim = kv->head_dim};
+    if (l->status == TAMIS_OK && !tms_channels_adjacent(kv))
+        l->status = tms_device_fail(l->dev, TAMIS_E_UNSUPPORTED,
+                                    "%s: channels of a row %llu elements apart: must be adjacent",
+                                    l->name, (unsigned long long)most_apart(kv));
+    cu_kv out = {.rows = tms_cu_reached(l, "K and V rows", kv->data, size, n),
+                 .page_stride = kv->page_stride,
+                 .head_stride = kv->head_stride,
+                 .slot_stride = kv->slot_stride,
+                 .value_offset = kv->value_offset,
+                 .page_size = kv->page_size,
+                 .page_shift = log2_of(kv->page_size),
+                 .dim = kv->head_dim};
     check_rows(l, "K and V rows", out.rows, size, strides, sizeof strides / sizeof *strides);
+    place_values(l, kv, n, &out);
     return out;
 }
 

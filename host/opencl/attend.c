@@ -20,9 +20,14 @@ typedef struct any_form {
 static const any_form BASE = {"attend.cl", "attend_rows", 16, 4096};
 static const any_form GPU = {"attend_gpu.cl", "attend_rows_gpu", 8, 2048};
 
+/* Pages that a split of any form has, unless a row has fewer. */
+static uint32_t least_pages(const tms_attend *p) {
+    return p->kv.page_size < BASE_TOKENS ? BASE_TOKENS / p->kv.page_size : 1;
+}
+
 /* Splits of a launch, at least 1. */
 static uint32_t splits_of(const tms_attend *p, bool cpu) {
-    const uint32_t least = BASE_TOKENS / p->kv.page_size; /* pages of a split */
+    const uint32_t least = least_pages(p); /* of a split */
     uint32_t splits = (uint32_t)tms_divide_up(p->max_pages, cpu ? TMS_CL_SPLIT_PAGES : least);
     if (!cpu && splits > BASE_SPLITS) splits = BASE_SPLITS;
     return splits ? splits : 1;
@@ -81,12 +86,12 @@ static tamis_status run_any(tms_device *dev, const tms_attend *p, const tms_cl_s
         snprintf(settings, sizeof settings, " -DAHEAD=%u",
                  *tms_settings_at(&dev->settings, TAMIS_SETTING_OF_GPU_ATTEND, p->kv.dtype,
                                   group_of(p), TAMIS_SETTING_KEYS_AHEAD));
-    tms_cl_launch l =
-        tms_cl_begin(dev, form->file, form->kernel,
-                     "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHEADS=%u "
-                     "-DMOST_SPLITS=%u -DLEAST_PAGES=%u -DALIGNED=%d%s",
-                     p->kv.dtype, p->kv.head_dim, p->kv.page_size, group_of(p), heads, BASE_SPLITS,
-                     BASE_TOKENS / p->kv.page_size, tms_cl_rows_aligned(dev, &p->kv), settings);
+    tms_cl_launch l = tms_cl_begin(dev, form->file, form->kernel,
+                                   "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHEADS=%u "
+                                   "-DMOST_SPLITS=%u -DLEAST_PAGES=%u -DALIGNED=%d%s%s",
+                                   p->kv.dtype, p->kv.head_dim, p->kv.page_size, group_of(p), heads,
+                                   BASE_SPLITS, least_pages(p), tms_cl_rows_aligned(dev, &p->kv),
+                                   settings, tms_cl_layout_option(&p->kv));
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);

@@ -8,6 +8,7 @@ const char *tms_cl_cpu_shape_refusal(const tms_kv *kv, const tms_batch *batch) {
     if (dim != 64 && dim != 128 && dim != 256 && dim != 512)
         return "the head dim is not 64, 128, 256 or 512";
     if (group > TMS_CL_CPU_GROUP) return "more than 16 query heads share a KV head";
+    if (!tms_channels_adjacent(kv)) return "channels of a row are not adjacent";
     return kv->page_size != 16 ? "the page size is not 16" : NULL;
 }
 
@@ -75,10 +76,10 @@ static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *fil
     const tms_batch *b = &p->batch;
     tms_cl_launch l = tms_cl_begin(
         dev, file, kernel,
-        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHIDING=%d%s%s%s%s%s", p->kv.dtype,
+        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHIDING=%d%s%s%s%s%s%s", p->kv.dtype,
         p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->batch.first.mem != NULL,
         tms_cl_logit_option(&p->logit), p->logits.mem ? " -DLOGITS=1" : "",
-        write ? " -DWRITES=1" : "", tms_cl_shape(dev),
+        write ? " -DWRITES=1" : "", tms_cl_layout_option(&p->kv), tms_cl_shape(dev),
         tms_cl_settings(dev, TAMIS_SETTING_OF_ATTEND, &p->kv, b->n_heads / b->n_kv_heads));
     tms_cl_gather(&l);
     tms_cl_kv(&l, &p->kv, b->n_rows);

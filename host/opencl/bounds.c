@@ -5,10 +5,11 @@
 tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p) {
     tamis_status status = tms_cl_base_only(dev, "bounds");
     if (status != TAMIS_OK) return status;
-    tms_cl_launch l = tms_cl_begin_kv(dev, "bounds.cl", "bounds_of_pages", &p->kv);
+    const tms_kv keys = tms_cl_keys(&p->kv);
+    tms_cl_launch l = tms_cl_begin_kv(dev, "bounds.cl", "bounds_of_pages", &keys);
     const uint32_t items =
         p->kv.bounds_dtype == TAMIS_Q8 ? tms_blocks(p->kv.head_dim) : p->kv.head_dim / 16;
-    tms_cl_kv(&l, &p->kv, p->n);
+    tms_cl_kv(&l, &keys, p->n);
     tms_cl_bounds_of(&l, &p->kv, p->n);
     tms_cl_u32(&l, p->n);
     tms_cl_u32(&l, p->n_kv_heads);

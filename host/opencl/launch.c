@@ -150,6 +150,24 @@ void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
     tms_cl_u64(l, kv->head_stride);
     tms_cl_u64(l, kv->slot_stride);
     tms_cl_u64(l, kv->value_offset);
+    if (!tms_channels_adjacent(kv)) tms_cl_u64(l, kv->channel_stride ? kv->channel_stride : 1);
+    if (!kv->apart.data.mem) return;
+    tms_cl_reached(l, kv->apart.data, tms_kv_unit(kv->dtype), n);
+    tms_cl_u64(l, kv->apart.page_stride);
+    tms_cl_u64(l, kv->apart.head_stride);
+    tms_cl_u64(l, kv->apart.slot_stride);
+    tms_cl_u64(l, kv->apart.channel_stride ? kv->apart.channel_stride : 1);
+}
+
+tms_kv tms_cl_keys(const tms_kv *kv) {
+    tms_kv keys = *kv;
+    keys.apart = (tms_apart){0};
+    return keys;
+}
+
+const char *tms_cl_layout_option(const tms_kv *kv) {
+    static const char *const options[] = {"", " -DSPREAD=1", " -DAPART=1", " -DAPART=1 -DSPREAD=1"};
+    return options[2 * (kv->apart.data.mem != NULL) + !tms_channels_adjacent(kv)];
 }
 
 bool tms_cl_is_aligned(const tms_device *dev, tms_ref ref, uint64_t strides) {
@@ -163,9 +181,14 @@ static bool are_aligned(const tms_device *dev, tms_ref ref, uint64_t strides, ui
 }
 
 bool tms_cl_rows_aligned(const tms_device *dev, const tms_kv *kv) {
-    return are_aligned(dev, kv->data,
+    const tms_apart *apart = &kv->apart;
+    const uint64_t unit = tms_kv_unit(kv->dtype);
+    return tms_channels_adjacent(kv) &&
+           are_aligned(dev, kv->data,
                        kv->page_stride | kv->head_stride | kv->slot_stride | kv->value_offset,
-                       tms_kv_unit(kv->dtype));
+                       unit) &&
+           are_aligned(dev, apart->data,
+                       apart->page_stride | apart->head_stride | apart->slot_stride, unit);
 }
 
 bool tms_cl_bounds_aligned(const tms_device *dev, const tms_kv *kv) {

@@ -26,10 +26,11 @@ uint64_t tms_cl_page_mass_scratch(tms_device *dev, const tms_page_mass *p) {
 }
 
 static tms_cl_launch begin(tms_device *dev, const tms_page_mass *p, const char *kernel) {
-    return tms_cl_begin(dev, "mass.cl", kernel,
-                        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d",
-                        tms_key_dtype(p->kv.dtype), p->kv.head_dim, p->kv.page_size,
-                        p->batch.n_heads / p->batch.n_kv_heads, p->group);
+    const tms_kv keys = tms_cl_keys(&p->kv);
+    return tms_cl_begin(
+        dev, "mass.cl", kernel, "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d%s",
+        tms_key_dtype(p->kv.dtype), p->kv.head_dim, p->kv.page_size,
+        p->batch.n_heads / p->batch.n_kv_heads, p->group, tms_cl_layout_option(&keys));
 }
 
 /* The number of work-groups that share the pages of one owner, with a work-item per page, limited
@@ -43,8 +44,9 @@ static uint64_t shares_of(uint32_t pages) {
 static tamis_status run_logs(tms_device *dev, const tms_page_mass *p, const masses *m) {
     const tms_batch *b = &p->batch;
     const uint32_t pages = tms_batch_entries(b, p->kv.page_size);
+    const tms_kv keys = tms_cl_keys(&p->kv);
     tms_cl_launch l = begin(dev, p, "page_mass_logs");
-    tms_cl_kv(&l, &p->kv, b->n_rows);
+    tms_cl_kv(&l, &keys, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
     tms_cl_logit(&l, &p->logit);

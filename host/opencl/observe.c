@@ -59,6 +59,7 @@ static uint32_t part_of(const tms_observe *p) {
 static tamis_status run_part(tms_device *dev, const tms_observe *p, uint32_t begin, uint32_t end) {
     const tms_batch *b = &p->batch;
     const uint32_t blocks = shares_of(p, p->logits.mem ? TMS_CL_WG_SIZE : keys_of(p));
+    const tms_kv keys = tms_cl_keys(&p->kv);
     tms_cl_launch l;
     if (p->logits.mem) {
         l = tms_cl_begin(dev, "observe.cl", "observe_logits", "%s", "");
@@ -67,10 +68,11 @@ static tamis_status run_part(tms_device *dev, const tms_observe *p, uint32_t beg
         tms_cl_ref(&l, p->logits, sizeof(cl_float), n_logits(p));
         tms_cl_u64(&l, p->logit_stride);
     } else {
-        l = tms_cl_begin(dev, "observe.cl", "observe_rows", "-DDTYPE=%d -DHEAD_DIM=%u -DALIGNED=%d",
-                         tms_key_dtype(p->kv.dtype), p->kv.head_dim,
-                         tms_cl_rows_aligned(dev, &p->kv));
-        tms_cl_kv(&l, &p->kv, b->n_rows);
+        l = tms_cl_begin(dev, "observe.cl", "observe_rows",
+                         "-DDTYPE=%d -DHEAD_DIM=%u -DALIGNED=%d%s", tms_key_dtype(p->kv.dtype),
+                         p->kv.head_dim, tms_cl_rows_aligned(dev, &keys),
+                         tms_cl_layout_option(&keys));
+        tms_cl_kv(&l, &keys, b->n_rows);
         tms_cl_batch(&l, b);
         set_observe(&l, p);
         tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
@@ -99,6 +101,7 @@ static tamis_status run_cpu(tms_device *dev, const tms_observe *p) {
     const tms_batch *b = &p->batch;
     const uint32_t runs = shares_of(p, RUN_SLOTS);
     const uint64_t items = b->n_rows ? (uint64_t)p->n_items * b->n_kv_heads * runs : 0;
+    const tms_kv keys = tms_cl_keys(&p->kv);
     tms_cl_launch l;
     if (p->logits.mem) {
         l = tms_cl_begin(dev, "observe_cpu.cl", "observe_run", "-DLOGITS=1 -DRUN=%u%s", RUN_SLOTS,
@@ -112,7 +115,7 @@ static tamis_status run_cpu(tms_device *dev, const tms_observe *p) {
         l = tms_cl_begin(dev, "observe_cpu.cl", "observe_run",
                          "-DDTYPE=%d -DHEAD_DIM=%u -DRUN=%u%s", tms_key_dtype(p->kv.dtype),
                          p->kv.head_dim, RUN_SLOTS, tms_cl_shape(dev));
-        tms_cl_kv(&l, &p->kv, b->n_rows);
+        tms_cl_kv(&l, &keys, b->n_rows);
         tms_cl_batch(&l, b);
         set_observe(&l, p);
         tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
@@ -124,8 +127,10 @@ static tamis_status run_cpu(tms_device *dev, const tms_observe *p) {
 }
 
 tamis_status tms_cl_observe(tms_device *dev, const tms_observe *p) {
+    const bool apart = !p->logits.mem && !tms_channels_adjacent(&p->kv);
+    const char *refusal = apart ? "channels of a row are not adjacent" : NULL;
     bool cpu;
-    tamis_status status = tms_cl_choose(dev, "observe", NULL, &cpu);
+    tamis_status status = tms_cl_choose(dev, "observe", refusal, &cpu);
     if (status != TAMIS_OK) return status;
     return cpu ? run_cpu(dev, p) : run_base(dev, p);
 }

@@ -214,6 +214,10 @@ const char *tms_cl_logit_option(const tms_logit *rule);
 /* KV_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh, BOUNDS_PARAMS of bounds.clh, or the
  * _NUMBERS of these; `n` as above. */
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
+/* The options for K and V that are only read (APART, SPREAD); and the K alone, for kernels that read no
+ * V. */
+const char *tms_cl_layout_option(const tms_kv *kv);
+tms_kv tms_cl_keys(const tms_kv *kv);
 /* ALIGNED of elements.clh: of memory with strides, or-ed, in bytes; of rows of K and V and of bounds.
  * CPUs load 16 bytes either way. */
 bool tms_cl_is_aligned(const tms_device *dev, tms_ref ref, uint64_t strides);

@@ -28,8 +28,8 @@ tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *ker
     const tamis_dtype bounds =
         kv->bounds_dtype == TAMIS_Q8 ? TAMIS_Q8 : tms_bounds_dtype(kv->dtype);
     return tms_cl_begin(dev, file, kernel,
-                        "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u", kv->dtype,
-                        bounds, kv->head_dim, kv->page_size);
+                        "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u%s", kv->dtype,
+                        bounds, kv->head_dim, kv->page_size, tms_cl_layout_option(kv));
 }
 
 /* ROW_NUMBERS: rows of `unit` bytes' elements, n_k and n_v of them. */

@@ -45,10 +45,11 @@ static tamis_status launch(tms_device *dev, const tms_sparse_attend *p,
     tms_cl_launch l = tms_cl_begin(
         dev, "sparse_attend_cpu.cl", "sparse_attend",
         "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
-        "-DGROUP=%u -DRULE=%d -DHIDING=%d%s%s%s%s",
+        "-DGROUP=%u -DRULE=%d -DHIDING=%d%s%s%s%s%s",
         a->kv.dtype, p->score.kv.bounds_dtype, a->kv.head_dim, a->kv.page_size,
         b->n_heads / b->n_kv_heads, p->score.group, b->first.mem != NULL,
-        write ? " -DWRITES=1" : "", tms_cl_logit_option(&a->logit), tms_cl_shape(dev),
+        write ? " -DWRITES=1" : "", tms_cl_layout_option(&a->kv), tms_cl_logit_option(&a->logit),
+        tms_cl_shape(dev),
         tms_cl_settings(dev, TAMIS_SETTING_OF_SPARSE, &a->kv, b->n_heads / b->n_kv_heads));
     tms_cl_gather(&l);
     tms_cl_kv(&l, &a->kv, b->n_rows);

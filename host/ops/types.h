@@ -28,6 +28,12 @@ typedef struct tms_ref {
  * bounds_head_stride = 0. A caller's cache with one page list for all heads has head strides and a
  * list head stride of 0. A backend may refuse (E_UNSUPPORTED) rows that do not all begin at
  * multiples of 16 bytes.
+ * A caller's K and V, of f32, f16 or bf16, may also lie as follows, which ops that only read them take
+ * (bounds, score_pages, page_mass, attend, sparse_attend, observe); a backend may refuse it:
+ *   apart           V rows at strides of their own, in other memory or in the same; value_offset is 0;
+ *   channel_stride  channel c of a K row c*channel_stride further on, of a V row too, or by that of
+ *                   `apart`;
+ *   page_size       any power of two up to 256.
  * q8 (tamis_dtype): strides and offsets are in bytes, and even. The int8 rows of a page's K lie
  * one behind another, slot_stride = head_dim; behind all page_size of them their scales, f16
  * [page_size][tms_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
@@ -39,16 +45,27 @@ typedef struct tms_ref {
  * k8v4: K as in q8, V as in q4. Bounds of q4 and k8v4 are those of q8.
  * In the cache's own layout a page's K takes tms_keys_size, its V tms_values_size, a pair
  * tms_bounds_pair. */
+typedef struct tms_apart {
+    tms_ref data; /* mem NULL: V rows are where value_offset says */
+    uint64_t page_stride, head_stride, slot_stride, channel_stride; /* the last: 0 means 1 */
+} tms_apart;
 typedef struct tms_kv {
     tms_ref data;
     tms_ref bounds;           /* may be absent where an op does not read or write bounds */
     tamis_dtype dtype;        /* of K and V */
     tamis_dtype bounds_dtype; /* where there are bounds: tms_bounds_dtype of K and V, or q8 */
-    uint32_t page_size;       /* 8, 16, 32, 64 */
+    uint32_t page_size;       /* 8, 16, 32, 64; where K and V are only read see above */
     uint32_t head_dim;        /* TMS_HEAD_DIMS */
     uint64_t page_stride, head_stride, slot_stride, value_offset;
     uint64_t bounds_page_stride, bounds_head_stride;
+    uint64_t channel_stride; /* 0 means 1 */
+    tms_apart apart;
 } tms_kv;
+
+/* Whether the channels of a row of K, and of V, are adjacent. */
+static inline bool tms_channels_adjacent(const tms_kv *kv) {
+    return kv->channel_stride <= 1 && kv->apart.channel_stride <= 1;
+}
 
 /* In units: page_size such rows with what lies behind them. */
 static inline uint64_t tms_rows_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {

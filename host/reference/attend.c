@@ -21,7 +21,8 @@ enum { HEADS = 16 };
 
 /* What a launch reads and writes. */
 typedef struct operands {
-    const void *data;
+    tms_kv apart;              /* V, if it lies apart */
+    const void *data, *values; /* the latter NULL if V does not */
     const float *q;
     float *out, *lse, *logits;
     const int32_t *visible, *row_seq, *table, *pages, *count, *first;
@@ -70,7 +71,10 @@ static void add_page(const tms_attend *p, const operands *o, uint64_t row, const
     for (uint32_t s = first; s < last; s++) {
         const tms_row key = tms_key_at(kv, page, h->head, s);
         tms_load_slot(kv, o->data, key, k);
-        tms_load_slot(kv, o->data, tms_value_of(kv, key), v);
+        if (o->values)
+            tms_load_slot(&o->apart, o->values, tms_key_at(&o->apart, page, h->head, s), v);
+        else
+            tms_load_slot(kv, o->data, tms_value_of(kv, key), v);
         /* 2. Its logit with every query head, and the softmax so far. */
         for (uint32_t g = 0; g < h->n; g++) {
             const double logit = tms_logit_of(&p->logit, q + g * dim, k, dim);
@@ -126,6 +130,8 @@ static operands view_operands(tms_views *views, const tms_attend *p) {
     operands o = {0};
     if (n == 0) return o;
     o.data = tms_view_rest(views, "kv data", p->kv.data);
+    o.apart = tms_values_apart(&p->kv);
+    if (p->kv.apart.data.mem) o.values = tms_view_rest(views, "values", o.apart.data);
     o.q = tms_view_matrix(views, "q", p->q, batch->n_rows, width);
     o.out = tms_view_matrix(views, "out", p->out, batch->n_rows, width);
     o.lse = tms_view_optional(views, "lse", p->lse, n * batch->n_heads * 4);

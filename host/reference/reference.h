@@ -71,6 +71,17 @@ static inline tms_row tms_value_of(const tms_kv *kv, tms_row key) {
     return (tms_row){key.page + kv->value_offset, key.slot, true};
 }
 
+/* V rows that lie apart, as the K rows of a kv of their own. */
+static inline tms_kv tms_values_apart(const tms_kv *kv) {
+    tms_kv values = *kv;
+    values.data = kv->apart.data;
+    values.page_stride = kv->apart.page_stride;
+    values.head_stride = kv->apart.head_stride;
+    values.slot_stride = kv->apart.slot_stride;
+    values.channel_stride = kv->apart.channel_stride;
+    return values;
+}
+
 /* Widens a row of K or V; rounds one into its place; copies one bit for bit. */
 void tms_load_slot(const tms_kv *kv, const void *data, tms_row row, float *out);
 void tms_store_slot(const tms_kv *kv, void *data, tms_row row, const float *x);

@@ -148,8 +148,11 @@ void tms_load_slot(const tms_kv *kv, const void *data, tms_row row, float *out) 
         load_q8((const int8_t *)data + at, numbers_of(kv, data, row), kv->head_dim, out);
     else if (dtype == TAMIS_Q4)
         load_q4((const uint8_t *)data + at, numbers_of(kv, data, row), kv->head_dim, out);
-    else
+    else if (kv->channel_stride <= 1)
         tms_load_row(dtype, data, at, kv->head_dim, out);
+    else
+        for (uint32_t d = 0; d < kv->head_dim; d++)
+            tms_load_row(dtype, data, at + d * kv->channel_stride, 1, out + d);
 }
 
 void tms_store_slot(const tms_kv *kv, void *data, tms_row row, const float *x) {

@@ -157,6 +157,7 @@ static void lay_out(tms_op_call *c, const tamis_kv *kv, uint64_t heads, tms_kv *
         out->head_stride = kv->head_stride;
         out->slot_stride = kv->slot_stride;
         out->value_offset = kv->value_offset;
+        out->channel_stride = kv->channel_stride;
         out->bounds_page_stride = kv->bounds_page_stride;
         out->bounds_head_stride = kv->bounds_head_stride;
         return;
@@ -178,8 +179,12 @@ static void check_strides(tms_op_call *c, const tamis_kv *kv, bool bounded) {
                    {"head_stride", kv->head_stride},
                    {"slot_stride", kv->slot_stride},
                    {"value_offset", kv->value_offset},
+                   {"channel_stride", kv->channel_stride},
                    {"bounds_page_stride", kv->bounds_page_stride},
                    {"bounds_head_stride", kv->bounds_head_stride}};
+    if (kv->values && kv->value_offset)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "values apart from keys, and a value_offset of %" PRIu64,
+                      kv->value_offset);
     if (kv->layout == TAMIS_KV_STRIDES) {
         if (kv->n_pages > 1) tms_op_above_0(c, "page_stride", kv->page_stride);
         if (kv->n_pages > 1 && bounded)
@@ -190,6 +195,30 @@ static void check_strides(tms_op_call *c, const tamis_kv *kv, bool bounded) {
         if (strides[i].value)
             tms_op_refuse(c, TAMIS_E_ARGUMENT, "%s is %" PRIu64 " and layout %d has its own",
                           strides[i].name, strides[i].value, (int)kv->layout);
+    if (kv->values)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "values of their own, and layout %d has its own",
+                      (int)kv->layout);
+}
+
+/* Elements from the first row's first channel to the last one's last, `pages` pages and `heads` heads
+ * behind the first. */
+static uint64_t rows_extent(const tamis_kv *kv, uint64_t pages, uint64_t heads,
+                            uint64_t page_stride, uint64_t head_stride, uint64_t slot_stride,
+                            uint64_t channel_stride) {
+    const uint64_t channel = channel_stride ? channel_stride : 1;
+    uint64_t n = tms_op_plus(tms_op_times(pages, page_stride), tms_op_times(heads, head_stride));
+    n = tms_op_plus(n, tms_op_times(kv->page_size - 1, slot_stride));
+    return tms_op_plus(n, tms_op_plus(tms_op_times(kv->head_dim - 1, channel), 1));
+}
+
+/* The values that lie apart; `size`: bytes of an element, 0 without rows. */
+static tms_apart apart_of(tms_op_call *c, const tamis_kv *kv, uint64_t pages, uint64_t heads,
+                          uint64_t size) {
+    const tamis_kv_values *v = kv->values;
+    const uint64_t extent = rows_extent(kv, pages, heads, v->page_stride, v->head_stride,
+                                        v->slot_stride, v->channel_stride);
+    return (tms_apart){tms_op_place(c, "values", &v->data, tms_op_times(extent, size)),
+                       v->page_stride, v->head_stride, v->slot_stride, v->channel_stride};
 }
 
 tms_kv tms_op_kv(tms_op_call *c, const tamis_kv *kv, uint32_t n_kv_heads, uint32_t rows,
@@ -202,6 +231,9 @@ tms_kv tms_op_kv(tms_op_call *c, const tamis_kv *kv, uint32_t n_kv_heads, uint32
     tms_op_reserved(c, kv->reserved, sizeof kv->reserved / sizeof *kv->reserved, "tamis_kv");
     tms_op_zero(c, "tamis_kv", "reserved32", kv->reserved32);
     tms_op_above_0(c, "n_kv_heads", n_kv_heads);
+    if (kv->values)
+        tms_op_reserved(c, kv->values->reserved, sizeof kv->values->reserved / sizeof(uint64_t),
+                        "tamis_kv_values");
     check_strides(c, kv, bounded);
     lay_out(c, kv, n_kv_heads, &out);
     /* Sizes are computed from these numbers, so they are checked first. */
@@ -214,15 +246,15 @@ tms_kv tms_op_kv(tms_op_call *c, const tamis_kv *kv, uint32_t n_kv_heads, uint32
     if (rows && !c->measured) tms_op_above_0(c, "n_pages", kv->n_pages);
     if (c->status != TAMIS_OK) return out;
     const uint64_t pages = kv->n_pages ? kv->n_pages - 1 : 0, heads = n_kv_heads - 1;
-    uint64_t data = tms_op_times(pages, out.page_stride), pairs;
-    data = tms_op_plus(data, tms_op_times(heads, out.head_stride));
-    data = tms_op_plus(data, tms_op_times(kv->page_size - 1, out.slot_stride));
-    data = tms_op_plus(data, tms_op_plus(out.value_offset, kv->head_dim));
-    pairs = tms_op_plus(tms_op_times(pages, out.bounds_page_stride),
-                        tms_op_times(heads, out.bounds_head_stride));
+    uint64_t data = rows_extent(kv, pages, heads, out.page_stride, out.head_stride, out.slot_stride,
+                                out.channel_stride);
+    data = tms_op_plus(data, out.value_offset);
+    uint64_t pairs = tms_op_plus(tms_op_times(pages, out.bounds_page_stride),
+                                 tms_op_times(heads, out.bounds_head_stride));
     pairs = tms_op_plus(pairs, 2 * (uint64_t)kv->head_dim);
     const uint64_t size = rows ? tamis_dtype_size(kv->dtype) : 0;
     out.data = tms_op_place(c, "data", &kv->data, tms_op_times(data, size));
+    if (kv->values) out.apart = apart_of(c, kv, pages, heads, size);
     if (bounded) out.bounds = tms_op_place(c, "bounds", &kv->bounds, tms_op_times(pairs, size));
     return out;
 }

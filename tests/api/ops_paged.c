@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pipeline's ops over a cache of the caller's: pages of one KV head or of all (NHD, HND, keys
- * and values in two halves), each op against a plain computation, and against a plan's answer. */
+ * and values in two halves or buffers), each op against a plain computation, and against a plan's answer. */
 #include "tests/api/ops_rig.h"
 
 #include <math.h>
@@ -8,7 +8,10 @@
 #include <string.h>
 
 enum { SIZE = 8, DIM = 64, HEADS = 4, KV = 2, GROUP = HEADS / KV, SEQS = 2, ROWS = 5 };
-enum { LISTED = 6, SLOTS = LISTED * SIZE, IDS = SEQS * KV * LISTED, HALVES = TAMIS_KV_STRIDES };
+enum { LISTED = 6, SLOTS = LISTED * SIZE, IDS = SEQS * KV * LISTED };
+/* Beside tamis_kv_layout, all by strides: K and V in two halves; in two buffers, V as HND; V transposed
+ * in a buffer of its own, [head][dim][slots of all pages]. */
+enum { HALVES = TAMIS_KV_STRIDES, TWO, TURNED, LAYOUTS };
 
 static const uint32_t lengths[SEQS] = {45, 26};
 static const int32_t row_seq[ROWS] = {0, 0, 0, 1, 1};
@@ -19,25 +22,35 @@ static const int32_t seq_tiles[SEQS][2] = {{0, 3}, {3, 2}};
 /* A cache in the caller's memory, the rows that read it, and all of it on the host. */
 typedef struct own {
     ops_rig rig;
+    int layout;
     tamis_kv kv;
-    tamis_batch batch; /* one row a tile */
+    tamis_kv_values values; /* where they are in a buffer of their own */
+    tamis_batch batch;      /* one row a tile */
     tamis_rows q;
     float k[SEQS][KV][SLOTS][DIM], v[SEQS][KV][SLOTS][DIM], queries[ROWS][HEADS][DIM];
     int32_t table[IDS];
     const float *sinks; /* [HEADS]; NULL: none */
 } own;
 
+/* On CUDA the channels of a row are adjacent. */
+static int layouts(void) {
+    return strncmp(test_device, "cuda", 4) == 0 ? TURNED : LAYOUTS;
+}
+
 static bool shared(const own *o) {
-    return o->kv.layout != TAMIS_KV_OWN;
+    return o->layout != TAMIS_KV_OWN;
 }
 
 static int32_t page_of(const own *o, uint32_t seq, uint32_t head, uint32_t ordinal) {
     return o->table[seq * o->batch.seq_stride + head * o->batch.head_stride + ordinal];
 }
 
-/* The element where a K row begins (which 0), or a V row. */
+/* The element where a K row begins (which 0), or a V row, in its buffer. */
 static uint64_t row_at(const own *o, uint32_t page, uint32_t head, uint32_t slot, uint32_t which) {
-    switch ((int)o->kv.layout) {
+    const uint64_t all = (uint64_t)o->kv.n_pages * SIZE;
+    if (which && o->layout == TWO) return ((page * KV + head) * SIZE + slot) * DIM;
+    if (which && o->layout == TURNED) return head * DIM * all + page * SIZE + slot;
+    switch (o->layout) {
     case TAMIS_KV_OWN:
         return ((page * 2 + which) * SIZE + slot) * DIM;
     case TAMIS_KV_NHD:
@@ -52,7 +65,9 @@ static uint64_t row_at(const own *o, uint32_t page, uint32_t head, uint32_t slot
 /* Page ids in an order of no kind; the pages' unused slots are NaN. */
 static void fill_pages(own *o) {
     const uint64_t n = (uint64_t)o->kv.n_pages * 2 * SIZE * (shared(o) ? KV : 1) * DIM;
+    const uint64_t step = o->layout == TURNED ? (uint64_t)o->kv.n_pages * SIZE : 1;
     float *data = malloc(n * sizeof *data);
+    float *values = o->layout < TWO ? data : data + n / 2;
     assert_non_null(data);
     for (uint64_t i = 0; i < n; i++)
         data[i] = NAN;
@@ -61,15 +76,18 @@ static void fill_pages(own *o) {
             for (uint32_t s = 0; s < lengths[b]; s++) {
                 const uint32_t page = (uint32_t)page_of(o, b, h, s / SIZE);
                 memcpy(data + row_at(o, page, h, s % SIZE, 0), o->k[b][h][s], sizeof o->k[b][h][s]);
-                memcpy(data + row_at(o, page, h, s % SIZE, 1), o->v[b][h][s], sizeof o->v[b][h][s]);
+                for (uint32_t d = 0; d < DIM; d++)
+                    values[row_at(o, page, h, s % SIZE, 1) + d * step] = o->v[b][h][s][d];
             }
-    o->kv.data = ops_send_as(&o->rig, o->kv.dtype, data, n);
+    o->kv.data = ops_send_as(&o->rig, o->kv.dtype, data, o->layout < TWO ? n : n / 2);
+    if (o->layout >= TWO) o->values.data = ops_send_as(&o->rig, o->kv.dtype, values, n / 2);
     free(data);
 }
 
 static void open_own(own *o, int layout, tamis_dtype dtype) {
     int32_t visible[ROWS][KV];
     memset(o, 0, sizeof *o);
+    o->layout = layout;
     ops_open(&o->rig);
     ops_numbers(&o->rig, &o->k[0][0][0][0], SEQS * KV * SLOTS * DIM);
     ops_numbers(&o->rig, &o->v[0][0][0][0], SEQS * KV * SLOTS * DIM);
@@ -80,17 +98,28 @@ static void open_own(own *o, int layout, tamis_dtype dtype) {
     for (uint32_t i = 0; i < ROWS * KV; i++)
         visible[i / KV][i % KV] = seen[i / KV];
     o->kv = (tamis_kv){.dtype = dtype,
-                       .layout = (tamis_kv_layout)layout,
+                       .layout = (tamis_kv_layout)(layout < HALVES ? layout : HALVES),
                        .page_size = SIZE,
                        .head_dim = DIM,
                        .n_pages = SEQS * lists * LISTED};
-    if (layout == HALVES) {
+    if (layout >= HALVES) {
         o->kv.page_stride = SIZE * KV * DIM;
         o->kv.slot_stride = KV * DIM;
         o->kv.head_stride = DIM;
         o->kv.value_offset = (uint64_t)o->kv.n_pages * SIZE * KV * DIM;
         o->kv.bounds_page_stride = 2 * KV * DIM;
         o->kv.bounds_head_stride = 2 * DIM;
+    }
+    if (layout >= TWO) {
+        o->kv.value_offset = 0;
+        o->kv.values = &o->values;
+        o->values = (tamis_kv_values){
+            .page_stride = KV * SIZE * DIM, .head_stride = SIZE * DIM, .slot_stride = DIM};
+    }
+    if (layout == TURNED) {
+        const uint64_t all = (uint64_t)o->kv.n_pages * SIZE;
+        o->values = (tamis_kv_values){
+            .page_stride = SIZE, .head_stride = DIM * all, .slot_stride = 1, .channel_stride = all};
     }
     o->kv.bounds = ops_room(&o->rig, (uint64_t)IDS * KV * 2 * DIM * 4, 0);
     o->batch = (tamis_batch){.n_rows = ROWS,
@@ -229,7 +258,7 @@ static void attend_reads_every_layout(void **state) {
     (void)state;
     const float sinks[HEADS] = {[1] = -INFINITY, [2] = 1.5f};
     own o;
-    for (int layout = TAMIS_KV_OWN; layout <= HALVES; layout++)
+    for (int layout = TAMIS_KV_OWN; layout < layouts(); layout++)
         for (tamis_dtype dtype = TAMIS_F32; dtype <= TAMIS_BF16; dtype++) {
             open_own(&o, layout, dtype);
             tamis_attend_params p = attend_params(&o);
@@ -275,7 +304,7 @@ static void scores_are_those_of_the_pages_bounds(void **state) {
     (void)state;
     own o;
     float got[ROWS][KV][LISTED];
-    for (int layout = TAMIS_KV_OWN; layout <= HALVES; layout++)
+    for (int layout = TAMIS_KV_OWN; layout < layouts(); layout++)
         for (tamis_group_rule group = TAMIS_GROUP_MAX; group <= TAMIS_GROUP_SUM; group++) {
             open_own(&o, layout, layout == TAMIS_KV_HND ? TAMIS_F16 : TAMIS_F32);
             bound_pages(&o);
@@ -312,7 +341,7 @@ static void selected_pages_are_the_best_and_attended_alone(void **state) {
     own o;
     float scores[ROWS][KV][LISTED];
     int32_t pages[ROWS][KV][4], count[ROWS][KV], list[3];
-    for (int layout = TAMIS_KV_OWN; layout <= HALVES; layout++) {
+    for (int layout = TAMIS_KV_OWN; layout < layouts(); layout++) {
         open_own(&o, layout, TAMIS_F32);
         bound_pages(&o);
         const tamis_score_pages_params s = score_params(&o, TAMIS_GROUP_MAX);
@@ -422,7 +451,7 @@ static void check_observed(const own *o, const tamis_place *values, double times
 static void observed_weights_are_those_of_the_rows(void **state) {
     (void)state;
     own o;
-    for (int layout = TAMIS_KV_OWN; layout <= HALVES; layout++) {
+    for (int layout = TAMIS_KV_OWN; layout < layouts(); layout++) {
         open_own(&o, layout, TAMIS_F32);
         tamis_attend_params a = attend_params(&o);
         a.logits = ops_room(&o.rig, ROWS * HEADS * SLOTS * sizeof(float), 0);
@@ -549,7 +578,7 @@ static void run_beside_plan(int layout) {
 
 static void a_plan_gives_the_same_pages_and_bits(void **state) {
     (void)state;
-    for (int layout = TAMIS_KV_OWN; layout <= HALVES; layout++)
+    for (int layout = TAMIS_KV_OWN; layout < layouts(); layout++)
         run_beside_plan(layout);
 }
 
@@ -607,8 +636,12 @@ static void attend_refuses_what_does_not_fit(void **state) {
     REFUSED(p.kv.page_stride = 7, TAMIS_E_ARGUMENT, "page_stride is 7 and layout 1 has its own");
     REFUSED(p.kv.layout = (tamis_kv_layout)4, TAMIS_E_ARGUMENT, "layout is 4: there are 0 to 3");
     REFUSED(p.kv.layout = TAMIS_KV_STRIDES, TAMIS_E_ARGUMENT, "page_stride is 0");
-    REFUSED(p.kv.page_size = 128, TAMIS_E_UNSUPPORTED, "page size 128");
+    REFUSED(p.kv.page_size = 48, TAMIS_E_UNSUPPORTED,
+            "page size 48: must be a power of two from 1 to 256");
+    REFUSED(p.kv.page_size = 512, TAMIS_E_UNSUPPORTED, "page size 512");
     REFUSED(p.kv.page_size = 0, TAMIS_E_UNSUPPORTED, "page size 0");
+    REFUSED(p.kv.channel_stride = 9, TAMIS_E_ARGUMENT, "channel_stride is 9 and layout 1 has");
+    REFUSED(p.kv.values = &other.values, TAMIS_E_ARGUMENT, "values of their own, and layout 1");
     REFUSED(p.kv.head_dim = 72, TAMIS_E_UNSUPPORTED, "head dim 72");
     REFUSED(p.kv.reserved[0] = 1, TAMIS_E_ARGUMENT, "reserved[0] of tamis_kv is 1");
     REFUSED(p.batch.reserved[1] = 3, TAMIS_E_ARGUMENT, "reserved[1] of tamis_batch is 3");
@@ -646,6 +679,39 @@ static void attend_refuses_what_does_not_fit(void **state) {
     ops_read(&out, got, sizeof got);
     assert_memory_equal(got, nan, sizeof nan);
     ops_close(&other.rig);
+    ops_close(&o.rig);
+}
+
+static void attend_refuses_values_that_do_not_fit(void **state) {
+    (void)state;
+    own o;
+    open_own(&o, TWO, TAMIS_F16);
+    const tamis_attend_params sound = attend_params(&o);
+    const tamis_kv_values values = o.values;
+    tamis_kv_values wrong = values;
+    OK(tamis_op_attend(o.rig.context, &sound, &test_error));
+    REFUSED((p.kv.values = &wrong, wrong.data.buffer = NULL), TAMIS_E_ARGUMENT, "values is absent");
+    wrong = values;
+    REFUSED((p.kv.values = &wrong, wrong.data.offset = 4), TAMIS_E_ARGUMENT,
+            "values: 24576 bytes from byte 4: past the buffer's 24576 bytes");
+    wrong = values;
+    REFUSED((p.kv.values = &wrong, wrong.page_stride *= 2), TAMIS_E_ARGUMENT,
+            "values: 47104 bytes from byte 0: past");
+    wrong = values;
+    REFUSED((p.kv.values = &wrong, wrong.page_stride = UINT64_MAX / 4), TAMIS_E_ARGUMENT,
+            "values: 18446744073709551615 bytes");
+    wrong = values;
+    REFUSED((p.kv.values = &wrong, wrong.channel_stride = 2), TAMIS_E_ARGUMENT,
+            "values: 24702 bytes");
+    wrong = values;
+    REFUSED((p.kv.values = &wrong, wrong.slot_stride = 32), TAMIS_E_ARGUMENT,
+            "slot stride 32 of values: less than the head dim 64");
+    wrong = values;
+    REFUSED((p.kv.values = &wrong, wrong.reserved[3] = 1), TAMIS_E_ARGUMENT,
+            "reserved[3] of tamis_kv_values is 1");
+    REFUSED(p.kv.value_offset = 64, TAMIS_E_ARGUMENT,
+            "values apart from keys, and a value_offset of 64");
+    REFUSED(p.kv.channel_stride = 3, TAMIS_E_ARGUMENT, "data: 24828 bytes");
     ops_close(&o.rig);
 }
 
@@ -717,6 +783,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_plan_gives_the_same_pages_and_bits),
         cmocka_unit_test(calls_without_rows_need_no_buffers),
         cmocka_unit_test(attend_refuses_what_does_not_fit),
+        cmocka_unit_test(attend_refuses_values_that_do_not_fit),
         cmocka_unit_test(other_ops_refuse_what_they_cannot_do),
     };
     const int unusable = test_begin(argc, argv);

@@ -406,7 +406,7 @@ static const char *reject(const check_case *c) {
     if (c->v[KEY_LOGITS] && c->v[KEY_R] > 1 && c->v[KEY_TILE] > 1)
         return "logits go with one row a tile";
     if (c->v[KEY_SINK] && c->v[KEY_NOLSE]) return "sinks need lse";
-    return c->v[KEY_TILE] ? check_lanes_reject(c) : "tiles have at least one row";
+    return c->v[KEY_TILE] ? check_read_reject(c) : "tiles have at least one row";
 }
 
 const check_op check_op_attend = {
@@ -468,6 +468,8 @@ const check_op check_op_attend = {
             {LIST_SMOKE, "nasty:f16:hkv1:r20:tile16:g2:kv300:first"},
             {LIST_SMOKE, "normal:f16:b2:g4:kv600"}, /* three segments */
             {LIST_SMOKE, "nasty:f16:b2:g4:d512"},
+            {LIST_SMOKE, "normal:f16:apart:b2:g3:kv300:top4"},
+            {LIST_SMOKE, "normal:f16:turned:b2:g3:page32:kv300"},
             {LIST_SMOKE, "normal:f16:b2:g4:top5"},
             {LIST_SMOKE, "normal:f16:r40:tile32:g4:kv300"},
             {LIST_SMOKE, "normal:f16:b2:g4:cap:logits"},
@@ -527,6 +529,20 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:f16:hnd:b2:g64:d256:page8:kv300:logits"},
             {LIST_CI, "nasty:bf16:b2:g8:kv255:cap:logits"},
             {LIST_CI, "nasty:f32:nhd:b3:r5:g16:d80:page32:kv255:logits"},
+            {LIST_CI, "normal:f16:halves:b3:g3:kv600:first"},
+            {LIST_CI, "nasty:f16:halves:r33:tile32:g4:d128:page32:kv255"},
+            {LIST_CI, "nasty:f16:apart:b3:r5:g3:kv600:top6"},
+            {LIST_CI, "normal:bf16:apart:r33:tile32:g4:d128:kv600"},
+            {LIST_CI, "normal:f32:apart:b2:g5:d80:page128:kv600:logits"},
+            {LIST_CI, "nasty:f16:turned:b3:r5:g4:kv255:top6"},
+            {LIST_CI, "normal:f32:turned:r5:tile7:g3:d80:page8:kv200:first"},
+            {LIST_CI, "normal:f16:page1:b3:r5:g4:kv255:top1"},
+            {LIST_CI, "nasty:f16:nhd:page1:r33:tile32:g3:d128:kv255"},
+            {LIST_CI, "nasty:f32:hnd:page2:b3:g5:kv255:first"},
+            {LIST_CI, "normal:bf16:page4:r5:g16:kv600:top6"},
+            {LIST_CI, "nasty:f16:page128:b3:r5:g4:kv3000:top6:first"},
+            {LIST_CI, "normal:f16:nhd:page256:r33:tile32:g4:d128:kv3000"},
+            {LIST_CI, "normal:f32:page256:b2:g20:d512:kv600:top1"},
             {LIST_CI, "nasty:bf16:b3:hkv3:g8:kv600:cap:logits"}, /* infinite keys */
             {LIST_CI, "normal:f16:b3:r3:g4:kv255:first:logits"},
             {LIST_CI, "nasty:f16:b3:r3:g4:kv255:first:logits"},
@@ -550,6 +566,9 @@ const check_op check_op_attend = {
             {LIST_OCLGRIND, "normal:f16:hkv1:page8:kv4100"}, /* two splits */
             {LIST_OCLGRIND, "nasty:f16:hkv1:r5:tile4:d128:kv20:first"},
             {LIST_OCLGRIND, "normal:bf16:nhd:hkv2:g3:d128:kv60:top3:cap"},
+            {LIST_OCLGRIND, "normal:f16:apart:hkv2:g3:kv60:top3"},
+            {LIST_OCLGRIND, "normal:f16:turned:hkv2:g3:page1:kv40"},
+            {LIST_OCLGRIND, "normal:f32:hkv1:page128:kv150"},
             {LIST_BENCH, "f16:hkv32:d128:kv16384:even"},
             {LIST_BENCH, "q8:hkv32:d128:kv16384:even"},
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even"},

@@ -108,7 +108,7 @@ static void want_value(check_buffer *b, uint64_t at, double value, double slack,
 static void want_mean(check_data *data, uint32_t page, uint32_t head, uint32_t d) {
     const tms_kv *kv = &data->lanes.kv;
     const double width = check_get(data, KEY_KIND) == TAMIS_BOUNDS_MEAN_STD ? width_of(data) : 0;
-    double key[64], mean = 0, squares = 0, most = 0;
+    double key[TMS_MOST_PAGE], mean = 0, squares = 0, most = 0;
     for (uint32_t s = 0; s < kv->page_size; s++) {
         const uint64_t row = check_key_row(data, page, head, s);
         key[s] = check_load(kv->dtype, check_init(data, BUF_KV), row + d);
@@ -201,7 +201,13 @@ const check_op check_op_bounds = {
                                      {LIST_CI, "mean:nasty:f32:q8bounds"},
                                      {LIST_CI, "meanstd:nasty:f16:width800000"}, /* all clamped */
                                      {LIST_CI, "kv3"},                           /* no full page */
+                                     {LIST_CI, "meanstd:normal:f16:turned:hkv3:d80"},
+                                     {LIST_CI, "nasty:bf16:apart:hkv3:page1"},
+                                     {LIST_CI, "meanstd:nasty:f16:page2"},
+                                     {LIST_CI, "meanstd:normal:f32:nhd:page128:kv300"},
+                                     {LIST_CI, "nasty:f16:q8bounds:turned:page256:kv600"},
                                      {LIST_OCLGRIND, "f16:page8:kv20"},
+                                     {LIST_OCLGRIND, "f16:turned:page4:kv20"},
                                      {LIST_OCLGRIND, "nasty:bf16:hnd:even:kv40"},
                                      {LIST_OCLGRIND, "meanstd:f32:nhd:even:page8:kv20"},
                                      {LIST_OCLGRIND, "nasty:f16:q8bounds:hnd:even:d80:kv40"},
@@ -209,7 +215,7 @@ const check_op check_op_bounds = {
                                      {LIST_BENCH, "meanstd:f16:hkv8:d128:kv32768:even"},
                                      {LIST_BENCH, "f16:q8bounds:hkv8:d128:kv32768:even"},
                                      {0, NULL}},
-    .reject = check_lanes_reject,
+    .reject = check_read_reject,
     .make = make,
     .oracle = oracle,
     .launch = launch,

@@ -89,7 +89,16 @@ typedef enum check_key {
 } check_key;
 
 typedef enum check_fill { FILL_INTS, FILL_NORMAL, FILL_NASTY } check_fill;
-typedef enum check_layout { LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND } check_layout;
+/* From HALVES on K and V lie apart (tms_apart; apart.c): with the same strides, with others, or with
+ * channels that are not adjacent. */
+typedef enum check_layout {
+    LAYOUT_OWN,
+    LAYOUT_NHD,
+    LAYOUT_HND,
+    LAYOUT_HALVES,
+    LAYOUT_APART,
+    LAYOUT_TURNED
+} check_layout;
 
 typedef struct check_op check_op;
 
@@ -369,6 +378,8 @@ uint64_t check_all_visible(const check_data *data);
 void check_poison_slot(check_data *data, uint32_t page, uint32_t head, uint32_t slot);
 uint32_t check_lanes_rows(const check_data *data); /* check_op.rows of the ops on lanes */
 const char *check_lanes_reject(const check_case *c);
+/* The same of ops that only read K and V, which take more layouts and sizes of pages. */
+const char *check_read_reject(const check_case *c);
 const char *check_planes_reject(const check_case *c); /* the same of ops that write planes */
 bool check_lanes_cpu_form(const check_case *c);       /* check_op.cpu_form, by the shape of pages */
 
@@ -383,6 +394,9 @@ void check_quantised_decode(const check_data *data, check_id id, const void *fro
 void check_quantised_settle(check_data *data, bool want);
 /* The strides on a device. */
 tms_kv check_quantised_kv(const check_data *data);
+/* K and V apart on a device (apart.c): whether a case has them so, and their bytes. */
+bool check_is_apart(const check_data *data);
+void check_apart_encode(const check_data *data, void *to);
 /* Bytes of a row of K and of V, and of a pair of bounds, on a device. */
 uint64_t check_key_bytes(const check_data *data);
 uint64_t check_value_bytes(const check_data *data);
@@ -420,6 +434,8 @@ bool check_side_read(check_side *side);
 tms_ref check_ref(const check_side *side, check_id id, uint64_t index);
 /* Scratch memory of the side, kept until the next call. */
 tms_ref check_scratch(check_side *side, uint64_t bytes);
+/* The strides of K and V that lie apart. */
+void check_apart_kv(const check_side *side, tms_kv *kv);
 tms_kv check_kv(const check_side *side);
 tms_batch check_batch(const check_side *side, check_rows rows);
 tms_weight_matrix check_matrix_of(const check_side *side, const check_matrix *m); /* weights.c */

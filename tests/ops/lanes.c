@@ -10,10 +10,21 @@
 #define POOL_BEYOND (1ull << 22) /* elements of K and V from which a case is large */
 
 const char *check_lanes_reject(const check_case *c) {
-    const uint32_t *v = c->v;
-    if (!tms_head_dim_known(v[KEY_D])) return "head dim (d) is none of " TMS_HEAD_DIM_WORDS;
-    if (v[KEY_PAGE] != 8 && v[KEY_PAGE] != 16 && v[KEY_PAGE] != 32 && v[KEY_PAGE] != 64)
+    const uint32_t page = c->v[KEY_PAGE];
+    if (c->v[KEY_LAYOUT] >= LAYOUT_HALVES) return "K and V apart, which only ops that read take";
+    if (page != 8 && page != 16 && page != 32 && page != 64)
         return "page size is not 8, 16, 32 or 64";
+    return check_read_reject(c);
+}
+
+const char *check_read_reject(const check_case *c) {
+    const uint32_t *v = c->v, page = v[KEY_PAGE];
+    if (!tms_head_dim_known(v[KEY_D])) return "head dim (d) is none of " TMS_HEAD_DIM_WORDS;
+    if (page == 0 || page > TMS_MOST_PAGE || page & (page - 1))
+        return "page size is no power of two up to 256";
+    if (tms_has_blocks((tamis_dtype)v[KEY_DTYPE]) &&
+        (v[KEY_LAYOUT] >= LAYOUT_HALVES || page < 8 || page > 64))
+        return "rows with blocks as the cache does not have them";
     if (v[KEY_B] < 1 || v[KEY_HKV] < 1 || v[KEY_KV] < 1) return "b, hkv and kv are at least 1";
     if (v[KEY_G] > TMS_MOST_GROUP) return "more than 64 query heads a KV head";
     if (v[KEY_TILE] > TMS_TILE_ROWS) return "a tile has more than 32 rows";
@@ -32,7 +43,8 @@ const char *check_planes_reject(const check_case *c) {
 
 bool check_lanes_cpu_form(const check_case *c) {
     const uint32_t dim = c->v[KEY_D];
-    return (dim == 64 || dim == 128 || dim == 512) && c->v[KEY_PAGE] == 16 && c->v[KEY_G] <= 16;
+    return (dim == 64 || dim == 128 || dim == 512) && c->v[KEY_PAGE] == 16 && c->v[KEY_G] <= 16 &&
+           c->v[KEY_LAYOUT] != LAYOUT_TURNED;
 }
 
 uint32_t check_page_id(const check_data *data, uint32_t seq, uint32_t head, uint32_t ordinal) {
@@ -107,7 +119,10 @@ static void set_layout(check_data *data) {
         *kv = (tms_kv){.page_stride = 2 * s * d, .slot_stride = d, .value_offset = s * d};
         kv->bounds_page_stride = 2 * d;
         break;
-    case LAYOUT_NHD: /* [page][K, V][slot][head][dim] */
+    case LAYOUT_HALVES:
+    case LAYOUT_APART:
+    case LAYOUT_TURNED: /* on the host; on a device as apart.c says */
+    case LAYOUT_NHD:    /* [page][K, V][slot][head][dim] */
         *kv = (tms_kv){.page_stride = 2 * s * h * d, .head_stride = d, .slot_stride = h * d};
         kv->value_offset = s * h * d;
         break;

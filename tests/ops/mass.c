@@ -181,18 +181,22 @@ const check_op check_op_page_mass = {
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
                                      {LIST_SMOKE, "normal:f16:b2:r3:g4:first"},
                                      {LIST_CI, "r0"},
-                                     {LIST_CI, "kv3"},           /* no full page */
+                                     {LIST_CI, "kv3"}, /* no full page */
+                                     {LIST_CI, "nasty:f16:turned:b3:g4:kv255"},
+                                     {LIST_CI, "normal:f32:apart:g3:page1:kv100"},
+                                     {LIST_CI, "normal:bf16:hnd:g3:page256:kv600:mean"},
                                      {LIST_CI, "r7:kv5:hkv1"},   /* rows that see nothing */
                                      {LIST_CI, "r9:kv17:page8"}, /* as many as nothing or a page */
                                      {LIST_CI, "nasty:f32:b3:g5:d128:cap:kv70"},
                                      {LIST_CI, "normal:f16:g3:page8:kv4000"},
                                      {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000"},
                                      {LIST_OCLGRIND, "f16:g2:kv40"},
+                                     {LIST_OCLGRIND, "f16:turned:g2:page2:kv40"},
                                      {LIST_OCLGRIND, "bf16:nhd:g3:d128:kv70:sum:cap"},
                                      {LIST_OCLGRIND, "nasty:f32:hnd:d80:g3:page8:kv40:mean"},
                                      {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even"},
                                      {0, NULL}},
-    .reject = check_lanes_reject,
+    .reject = check_read_reject,
     .make = make,
     .oracle = oracle,
     .launch = launch,

@@ -77,8 +77,8 @@ logit.clh|attend|s/tanh(x \/ rule.soft_cap)/(x \/ rule.soft_cap)/
 norm_cpu.cl|norm|s/accumulate ? to/0 ? to/
 argmax_cpu.cl|argmax|s/k == best \&\& at < index/k == best/
 argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/
-attend.cl|attend|s/page_of\[key\] + value_offset/page_of[key]/
-attend_gpu.cl|attend|s/kv + at + value_offset/kv + at/
+attend.cl|attend|s/VALUE_ROW(page_of\[key\]/KEY_ROW(page_of[key]/
+attend_gpu.cl|attend|s/VALUE_ROW(places/KEY_ROW(places/
 attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/
 attend_cpu.cl|observed_attend|s/old + joined/joined/
 attend_cpu.cl|write_attend|s/== newest) WRITE_OWN/== 0) WRITE_OWN/
@@ -95,6 +95,9 @@ bounds.cl|bounds|s/kind != MEAN, pair/true, pair/
 bounds.clh|score_pages|s,scales\[channel / Q8_BLOCK\],scales[0],
 common.clh|read_rows|s/row.scales\[c \/ Q8_BLOCK\]/row.scales[0]/
 common.clh|attend|s/(row).scales + (c) \/ Q8_BLOCK \* 2/(row).scales/
+common.clh|attend|s/VALUE_SLOT_STRIDE apart_slot_stride/VALUE_SLOT_STRIDE slot_stride/
+common.clh|attend|s/APART ? apart_channel_stride : channel_stride/channel_stride/
+cpu.clh|attend|s/arg.apart_slot_stride}/arg.slot_stride}/
 common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/
 compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/
 compact.cl|compact|s/of\[b\] = held\[b\]/of[b] = held[0]/

@@ -324,7 +324,11 @@ static uint64_t bytes(const check_data *data) {
 static const char *reject(const check_case *c) {
     if (c->v[KEY_SCORE] && c->v[KEY_LAYOUT] != LAYOUT_OWN) return "a plane goes with layout own";
     if (c->v[KEY_NOSCORE] && !c->v[KEY_WEIGHTS]) return "neither values nor weights";
-    return check_lanes_reject(c);
+    return check_read_reject(c);
+}
+
+static bool has_cpu_form(const check_case *c) {
+    return c->v[KEY_LAYOUT] != LAYOUT_TURNED;
 }
 
 const check_op check_op_observe = {
@@ -379,6 +383,9 @@ const check_op check_op_observe = {
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "r0:logits"},
                                      {LIST_CI, "kv1"},
+                                     {LIST_CI, "nasty:f16:turned:r6:g3:kv255:weights"},
+                                     {LIST_CI, "normal:bf16:apart:b2:r6:g4:page128:kv300"},
+                                     {LIST_CI, "normal:f16:halves:b2:r6:g4:page1:kv100"},
                                      {LIST_CI, "bf16:d80:r6:g3:pad16:noscore:weights"},
                                      {LIST_CI, "f32:d256:r11:g2:score:acc:cap"},
                                      {LIST_CI, "nasty:f16:d64:r6:g16:cap:weights"},
@@ -393,6 +400,7 @@ const check_op check_op_observe = {
                                      {LIST_CI, "same:hkv1:r40000:kv17"},
                                      {LIST_CI, "same:hkv1:r40000:kv17:logits"},
                                      {LIST_OCLGRIND, "f16:b2:g2:r9:kv70:weights"},
+                                     {LIST_OCLGRIND, "f16:turned:g2:r3:page4:kv40"},
                                      {LIST_OCLGRIND, "nasty:b2:g3:r2:kv70:logits:score:acc"},
                                      {LIST_OCLGRIND, "bf16:nhd:g3:d128:r3:kv70:max:rows-max"},
                                      {LIST_BENCH, "f16:hkv8:g4:d128:r32:kv32768:even"},
@@ -404,7 +412,7 @@ const check_op check_op_observe = {
     .make = make,
     .oracle = oracle,
     .launch = launch,
-    .cpu_form = check_any_case,
+    .cpu_form = has_cpu_form,
     .cpu_shapes = true,
     .rows = items,
     .rows_alone = true,

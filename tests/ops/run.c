@@ -249,14 +249,15 @@ static void run_bench(check_side *side, check_result *result) {
 
 /* ---- Forms ----------------------------------------------------------------------------------- */
 
-/* Only an optional op may refuse, any op a CPU form that it does not owe, and weights in strips where
- * rows are read faster; else a skip is a failure. */
+/* Only an optional op may refuse, any op a CPU form that it does not owe, weights in strips where rows
+ * are read faster, and on CUDA rows whose channels are not adjacent; else a skip is a failure. */
 static void judge_skip(const check_case *c, tms_device *dev, tms_form form, check_result *result) {
     const bool owed = !tms_form_is_cpu(form) ||
                       (dev->info.kind == TAMIS_DEVICE_CPU && c->op->cpu_form && c->op->cpu_form(c));
     const bool strips =
         c->v[KEY_STRIPS] && tms_device_weight_layout(dev, TAMIS_WEIGHT_Q8_0) == TAMIS_WEIGHT_ROWS;
-    if (result->verdict == CHECK_SKIPPED && owed && !strips && !c->op->refusal)
+    const bool turned = c->v[KEY_LAYOUT] == LAYOUT_TURNED && !strcmp(dev->info.backend, "cuda");
+    if (result->verdict == CHECK_SKIPPED && owed && !strips && !turned && !c->op->refusal)
         result->verdict = CHECK_FAILED;
 }
 

@@ -212,6 +212,8 @@ const check_op check_op_score_pages = {
                                      {LIST_SMOKE, "normal:f16:b2:r3:g4:kv1000:first"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "kv3"}, /* no full page */
+                                     {LIST_CI, "normal:f16:apart:g4:page1:kv300"},
+                                     {LIST_CI, "nasty:f32:turned:g3:page256:kv600"},
                                      {LIST_CI, "normal:f16:hkv8:g4:d128:kv33000"},
                                      {LIST_OCLGRIND, "f16:g2:kv40"},
                                      {LIST_OCLGRIND, "bf16:nhd:g3:d128:kv70:sum"},
@@ -223,7 +225,7 @@ const check_op check_op_score_pages = {
                                      {LIST_BENCH, "f16:q8bounds:hkv32:d128:kv32768:even"},
                                      {LIST_BENCH, "f16:q8bounds:hkv8:g4:d128:kv32768:even"},
                                      {0, NULL}},
-    .reject = check_lanes_reject,
+    .reject = check_read_reject,
     .make = make,
     .oracle = oracle,
     .launch = launch,

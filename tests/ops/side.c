@@ -21,6 +21,8 @@ static void *device_init(const check_data *data, check_id id) {
     void *bytes = check_alloc(device_bytes(data, id));
     if (check_has_scales(data, id))
         check_quantised_encode(data, id, b->init, bytes);
+    else if (id == BUF_KV && check_is_apart(data))
+        check_apart_encode(data, bytes);
     else
         memcpy(bytes, b->init, bytes_of(b));
     return bytes;
@@ -131,6 +133,7 @@ tms_ref check_scratch(check_side *side, uint64_t bytes) {
 tms_kv check_kv(const check_side *side) {
     tms_kv kv = check_quantised_kv(side->data);
     kv.data = check_ref(side, BUF_KV, 0);
+    if (check_is_apart(side->data)) check_apart_kv(side, &kv);
     kv.bounds = check_ref(side, BUF_BOUNDS, 0);
     return kv;
 }

@@ -216,7 +216,7 @@ static uint64_t bytes(const check_data *data) {
 }
 
 static const char *reject(const check_case *c) {
-    return c->v[KEY_TOP] ? check_lanes_reject(c) : "no pages to select (top)";
+    return c->v[KEY_TOP] ? check_read_reject(c) : "no pages to select (top)";
 }
 
 const check_op check_op_sparse_attend = {
@@ -280,6 +280,8 @@ const check_op check_op_sparse_attend = {
             {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000:top60"}, /* lanes stay whole */
             {LIST_CI, "nasty:f16:hkv3:g3:kv3000:top60"},
             {LIST_CI, "normal:f16:g2:page32:kv2000"},
+            {LIST_CI, "normal:f16:halves:g3:kv2000:top20"},
+            {LIST_CI, "nasty:f16:apart:hkv3:g3:kv2000:top20"},
             {LIST_CI, "normal:f16:g2:d80"},
             {LIST_CI, "normal:f16:q8bounds:b2:g4:d512"},
             {LIST_FULL, "normal:f16:hkv1:kv1048576:top128"}, /* 65,536 pages */

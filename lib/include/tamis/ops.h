@@ -237,7 +237,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_scatter_rows(
 /* The caller writes K and V himself and describes their layout. The rest of a decode step over them
  * is: bounds of the pages that became full; score_pages, select, attend for the step's rows.
  *
- * The layout of K and V in a page. In each of them the channels of a row are adjacent. */
+ * The layout of K and V in a page. */
 typedef enum tamis_kv_layout {
     TAMIS_KV_OWN = 0,    /* [page][K, V][slot][dim]: a page is of one KV head, as in tamis_cache */
     TAMIS_KV_NHD = 1,    /* [page][K, V][slot][KV head][dim] */
@@ -245,30 +245,47 @@ typedef enum tamis_kv_layout {
     TAMIS_KV_STRIDES = 3 /* as the strides say */
 } tamis_kv_layout;
 
+/* V rows that do not lie value_offset behind their K rows: they are in a buffer of their own, or in the same one
+ * with strides of their own. With page p, KV head h, slot s of the page, in elements:
+ *   channel c of a V row at  p·page_stride + h·head_stride + s·slot_stride + c·channel_stride.
+ * Values that lie transposed have a slot_stride of 1. */
+typedef struct tamis_kv_values {
+    tamis_place data;
+    uint64_t page_stride, head_stride, slot_stride;
+    uint64_t channel_stride; /* 0 means 1 */
+    uint64_t reserved[4];    /* 0, else E_ARGUMENT */
+} tamis_kv_values;
+
 /* Pages of K and V, and their bounds. With page p, KV head h, slot s of the page, in elements:
  *   K row at  p·page_stride + h·head_stride + s·slot_stride,   V row value_offset further on;
  *   lo row at p·bounds_page_stride + h·bounds_head_stride,     hi row head_dim further on.
+ * Channel c of a K row is c·channel_stride further on, of a V row too.
  *
  * Supported: one page list for all KV heads or one per head (tamis_batch); NHD and HND; K and V
- * together in a page or in two halves of one buffer ([K, V][page]…: TAMIS_KV_STRIDES); contiguous
- * rows that are not paged, as consecutive pages. CUDA needs rows that begin at multiples of 16
- * bytes. Not supported: K and V in two buffers; channels that are not adjacent (keys transposed or
- * in blocks of x channels); values of another width than keys; 8-bit and quantised elements; page
- * ids of 64 bits. */
+ * together in a page, in two halves of one buffer ([K, V][page]…: TAMIS_KV_STRIDES) or in two buffers
+ * (values); contiguous rows that are not paged, as consecutive pages; one slot a page; channels apart.
+ * CUDA needs rows that begin at multiples of 16 bytes, and adjacent channels, else E_UNSUPPORTED. On a
+ * CPU through OpenCL pages of 16 slots with adjacent channels are the fast case. Not supported: keys in
+ * blocks of x channels; values of another width than keys; 8-bit and quantised elements; page ids of 64
+ * bits. */
 typedef struct tamis_kv {
     tamis_place data;
     tamis_place bounds;     /* may be absent for attend, page_mass and observe */
     tamis_dtype dtype;      /* of K, V and bounds */
     tamis_kv_layout layout; /* bounds: [page][lo, hi][dim] for OWN, [page][KV head][lo, hi][dim] for
                                NHD and HND */
-    uint32_t page_size;     /* slots: 8, 16, 32 or 64 */
+    uint32_t page_size;     /* slots: a power of two from 1 to 256 */
     uint32_t head_dim;      /* 64, 80, 96, 112, 128, 160, 192, 256 or 512 */
     uint32_t n_pages;       /* page ids are below it */
     uint32_t reserved32;    /* 0, else E_ARGUMENT */
     /* With TAMIS_KV_STRIDES; else 0. */
-    uint64_t page_stride, head_stride, slot_stride, value_offset;
+    uint64_t page_stride, head_stride, slot_stride;
+    uint64_t value_offset; /* 0 where there are values */
     uint64_t bounds_page_stride, bounds_head_stride;
-    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+    uint64_t channel_stride; /* 0 means 1 */
+    const tamis_kv_values
+        *values;          /* host memory, read by the call; NULL: value_offset says where V is */
+    uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_kv;
 
 /* The most rows that a tile may have. */
