@@ -38,6 +38,8 @@
  * 9. log.h      Log lines, which go to a callback. The library prints nothing by itself.
  * 10. ops.h     The ops on the caller's own buffers: what a model needs beside attention, and the
  *               pipeline for an engine that has a paged cache of its own.
+ * 11. view.h    The same with a plan: an engine's own cache as a view, whose pages selections choose
+ *               from.
  *
  * This header does not include ten others: cuda.h, for the caller's own CUDA context, stream and
  * memory; store.h, which keeps the K and V of text chunks in memory, on disk and on a server
@@ -75,5 +77,6 @@
 #include <tamis/settings.h>
 #include <tamis/status.h>
 #include <tamis/version.h>
+#include <tamis/view.h>
 
 #endif
