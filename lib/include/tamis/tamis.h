@@ -39,8 +39,8 @@
  * 10. ops.h     The ops on the caller's own buffers: what a model needs beside attention, and the
  *               pipeline for an engine that has a paged cache of its own.
  *
- * This header does not include ten others: cuda.h, for the caller's own CUDA context, stream and
- * memory; store.h, which keeps the K and V of text chunks in memory, on disk and on a server
+ * This header does not include eleven others: cuda.h and opencl.h, for the caller's own context,
+ * stream or queue, memory and events of a driver; store.h, which keeps the K and V of text chunks in memory, on disk and on a server
  * (Redis); blend.h, which puts them into prompts; blend_trials.h, which keeps for which models that
  * was measured; model.h, for a whole model from a GGUF file; batch.h, which schedules requests
  * over one; record.h, for its chunks into a store;
