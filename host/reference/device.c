@@ -67,6 +67,7 @@ static tamis_status reference_alloc(tms_device *dev, uint64_t bytes, tms_mem **o
 static tamis_status reference_wrap_host(tms_device *dev, void *data, uint64_t bytes,
                                         tms_mem **out) {
     tamis_status status = tms_check_host(dev, data, bytes);
+    if (status == TAMIS_OK) status = tms_check_allocation(dev, bytes, 0);
     if (status != TAMIS_OK) return status;
     tms_mem *mem = malloc(sizeof *mem);
     if (!mem) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no memory for a buffer's handle");
