@@ -15,12 +15,6 @@ static tamis_status refuse(tamis_error *error, const char *what, const void *han
                          tms_cl_error_text(code), (int)code);
 }
 
-bool tms_cl_queue_has_times(cl_command_queue queue) {
-    cl_command_queue_properties properties = 0;
-    clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
-    return properties & CL_QUEUE_PROFILING_ENABLE;
-}
-
 static tamis_status check_device(cl_device_id device, tamis_error *error) {
     cl_device_id whole = NULL;
     clGetDeviceInfo(device, CL_DEVICE_PARENT_DEVICE, sizeof whole, &whole, NULL);

@@ -54,11 +54,17 @@ static cl_int try_queue(cl_command_queue queue) {
     return code == CL_SUCCESS && second <= first ? CL_PROFILING_INFO_NOT_AVAILABLE : code;
 }
 
+static bool has_times(cl_command_queue queue) {
+    cl_command_queue_properties properties = 0;
+    clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
+    return properties & CL_QUEUE_PROFILING_ENABLE;
+}
+
 /* The caller's queue, which is never replaced, collects times or does not. */
 static void try_callers_queue(tms_device *dev) {
     tms_cl_device *cl = tms_cl(dev);
     const cl_int code =
-        tms_cl_queue_has_times(cl->queue) ? try_queue(cl->queue) : CL_PROFILING_INFO_NOT_AVAILABLE;
+        has_times(cl->queue) ? try_queue(cl->queue) : CL_PROFILING_INFO_NOT_AVAILABLE;
     cl->profiling = code == CL_SUCCESS;
     if (code != CL_SUCCESS) use_host(dev, code);
 }

@@ -102,8 +102,6 @@ void tms_cl_close(tms_device *dev);
 /* Whether a context can run on the caller's context and queue, and the queue's device. */
 tamis_status tms_cl_queue_check(cl_context context, cl_command_queue queue, cl_device_id *device,
                                 tamis_error *error);
-/* Whether the queue collects times. */
-bool tms_cl_queue_has_times(cl_command_queue queue);
 tamis_status tms_cl_wrap(tms_device *dev, uint64_t native, uint64_t offset, uint64_t bytes,
                          tms_mem **out);
 tamis_status tms_cl_wrap_host(tms_device *dev, void *data, uint64_t bytes, tms_mem **out);
