@@ -80,8 +80,16 @@ static cl_int describe(cl_mem mem, description *d) {
     return code;
 }
 
+/* A buffer of the context's that kernels and the host may read and write, whatever it comes to. */
 static tamis_status check_buffer(tms_device *dev, cl_mem mem, const description *d) {
-    const cl_mem_flags one_way = d->flags & (CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY);
+    static const struct {
+        cl_mem_flags flag;
+        const char *name;
+    } limits[] = {{CL_MEM_READ_ONLY, "CL_MEM_READ_ONLY"},
+                  {CL_MEM_WRITE_ONLY, "CL_MEM_WRITE_ONLY"},
+                  {CL_MEM_HOST_READ_ONLY, "CL_MEM_HOST_READ_ONLY"},
+                  {CL_MEM_HOST_WRITE_ONLY, "CL_MEM_HOST_WRITE_ONLY"},
+                  {CL_MEM_HOST_NO_ACCESS, "CL_MEM_HOST_NO_ACCESS"}};
     if (d->type != CL_MEM_OBJECT_BUFFER)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "cl_mem %p: of type 0x%x, which is no buffer's (0x%x)", (void *)mem,
@@ -90,11 +98,12 @@ static tamis_status check_buffer(tms_device *dev, cl_mem mem, const description 
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "cl_mem %p is of the OpenCL context %p, not %p", (void *)mem,
                                (void *)d->context, (void *)tms_cl(dev)->context);
-    if (one_way)
-        return tms_device_fail(
-            dev, TAMIS_E_ARGUMENT,
-            "cl_mem %p was made with %s: kernels must be free to read and write", (void *)mem,
-            one_way & CL_MEM_READ_ONLY ? "CL_MEM_READ_ONLY" : "CL_MEM_WRITE_ONLY");
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (d->flags & limits[i].flag)
+            return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                                   "cl_mem %p was made with %s: kernels and the host must be free "
+                                   "to read and write it",
+                                   (void *)mem, limits[i].name);
     return TAMIS_OK;
 }
 
@@ -114,27 +123,21 @@ static tamis_status check_part(tms_device *dev, cl_mem mem, const description *d
 /* Where a buffer lies that the driver has placed. A driver that lends memory of the host to kernels
  * maps it where it is. */
 static tamis_status map(tms_device *dev, cl_mem mem, const description *d, void **at) {
-    tms_cl_device *cl = tms_cl(dev);
-    const cl_map_flags way = d->flags & CL_MEM_HOST_WRITE_ONLY ? CL_MAP_WRITE : CL_MAP_READ;
+    const cl_command_queue queue = tms_cl(dev)->queue;
     cl_int code;
-    if (d->flags & CL_MEM_HOST_NO_ACCESS)
-        return tms_device_fail(
-            dev, TAMIS_E_UNSUPPORTED,
-            "cl_mem %p was made with CL_MEM_HOST_NO_ACCESS: kernels of %s need its "
-            "address in the host's memory",
-            (void *)mem, dev->info.id);
-    *at = clEnqueueMapBuffer(cl->queue, mem, CL_TRUE, way, 0, d->bytes, 0, NULL, NULL, &code);
-    if (code == CL_SUCCESS) code = clEnqueueUnmapMemObject(cl->queue, mem, *at, 0, NULL, NULL);
-    if (code == CL_SUCCESS) code = clFinish(cl->queue);
+    *at = clEnqueueMapBuffer(queue, mem, CL_TRUE, CL_MAP_READ, 0, d->bytes, 0, NULL, NULL, &code);
+    if (code == CL_SUCCESS) code = clEnqueueUnmapMemObject(queue, mem, *at, 0, NULL, NULL);
+    if (code == CL_SUCCESS) code = clFinish(queue);
     return tms_cl_check(dev, code, "the address of a cl_mem");
 }
 
-/* Where a part of a buffer begins in the host's memory; NULL: kernels do not use it there. */
+/* Where a part of a buffer begins in the host's memory; NULL: kernels get no address. */
 static tamis_status find_address(tms_device *dev, cl_mem mem, const description *d, uint64_t offset,
                                  void **out) {
-    void *at = d->flags & CL_MEM_USE_HOST_PTR ? d->host : NULL;
+    const tms_cl_device *cl = tms_cl(dev);
+    void *at = cl->cpu && d->flags & CL_MEM_USE_HOST_PTR ? d->host : NULL;
     *out = NULL;
-    if (!at && tms_cl(dev)->in_place) {
+    if (!at && cl->in_place) {
         const tamis_status status = map(dev, mem, d, &at);
         if (status != TAMIS_OK) return status;
     }
@@ -142,7 +145,7 @@ static tamis_status find_address(tms_device *dev, cl_mem mem, const description 
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "cl_mem %p is at the host's address %p: must be a multiple of %u",
                                (void *)mem, at, ALIGNMENT);
-    if (tms_cl(dev)->in_place) *out = (uint8_t *)at + offset;
+    if (cl->in_place) *out = (uint8_t *)at + offset;
     return TAMIS_OK;
 }
 
@@ -184,23 +187,21 @@ uint64_t tms_cl_native(const tms_mem *mem, uint64_t *offset) {
 
 /* Whether the device writes to memory of the host that it is given, or to a copy. */
 static cl_int try_host(tms_cl_device *cl) {
-    enum { BYTES = 4096 };
-    const cl_uint old = 0, new = 0x74616d69;
+    enum { WORDS = 1024, BEGIN = ALIGNMENT / sizeof(cl_uint) };
+    const size_t bytes = (WORDS - BEGIN) * sizeof(cl_uint);
+    const cl_uint word = 0x74616d69;
     cl_int code;
-    cl_uint *words = aligned_alloc(BYTES, BYTES);
+    cl_uint *words = aligned_alloc(WORDS * sizeof *words, WORDS * sizeof *words);
     if (!words) return CL_OUT_OF_HOST_MEMORY;
-    memset(words, (int)old, BYTES);
-    cl_mem mem = clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR,
-                                BYTES - ALIGNMENT, (uint8_t *)words + ALIGNMENT, &code);
+    memset(words, 0, WORDS * sizeof *words);
+    cl_mem mem = clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes,
+                                words + BEGIN, &code);
     if (code == CL_SUCCESS)
-        code = clEnqueueFillBuffer(cl->queue, mem, &new, sizeof new, 0, BYTES - ALIGNMENT, 0, NULL,
-                                   NULL);
+        code = clEnqueueFillBuffer(cl->queue, mem, &word, sizeof word, 0, bytes, 0, NULL, NULL);
     if (code == CL_SUCCESS) code = clFinish(cl->queue);
-    if (code == CL_SUCCESS) {
-        const bool uses =
-            words[ALIGNMENT / sizeof new] == new &&words[BYTES / sizeof new - 1] == new;
-        cl->of_host = uses ? TMS_CL_USES_HOST : TMS_CL_COPIES_HOST;
-    }
+    if (code == CL_SUCCESS)
+        cl->of_host = words[BEGIN] == word && words[WORDS - 1] == word ? TMS_CL_USES_HOST
+                                                                       : TMS_CL_COPIES_HOST;
     if (mem) clReleaseMemObject(mem);
     free(words);
     return code;

@@ -51,10 +51,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_create_opencl(
  *
  * Ownership: `cl_mem` is retained until the buffer is destroyed, and the caller may release it before.
  * Errors: E_ARGUMENT with the value (NULL, or no buffer, as far as the driver sees that; of another
- * OpenCL context; made with CL_MEM_READ_ONLY or CL_MEM_WRITE_ONLY, for the library's kernels must be
- * free to read and write it; bytes beyond its end; not aligned), E_UNSUPPORTED (the context is of
- * another backend; CL_MEM_HOST_NO_ACCESS on a device that uses the host's memory in place),
- * E_NO_MEMORY, E_DEVICE. */
+ * OpenCL context; made with CL_MEM_READ_ONLY, CL_MEM_WRITE_ONLY or one of CL_MEM_HOST_..., for the
+ * library's kernels and copies must be free to read and write it; bytes beyond its end; not aligned),
+ * E_UNSUPPORTED (the context is of another backend), E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_wrap_opencl(tamis_context *context,
                                                                  void *cl_mem, uint64_t offset,
                                                                  uint64_t bytes, tamis_buffer **out,
