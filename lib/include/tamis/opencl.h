@@ -21,9 +21,10 @@ extern "C" {
  * Order: everything that this context enqueues goes to the queue, after what the caller has enqueued
  * there; work that the caller enqueues later sees its results, without an event or a wait. The queue
  * is never replaced by another one. Uploads alone (tamis_buffer_upload) run on a second queue of the
- * library's own. Calls wait where they say so; also the first tamis_buffer_write behind 2 to 4 MiB that
- * are still to be copied, and tamis_buffer_destroy on devices that use the host's memory in place.
- * Where the queue waits for a user event that nobody sets, calls that wait do not return.
+ * library's own. Calls wait where they say so. Calls that copy bytes from the host (tamis_buffer_write,
+ * tamis_plan_step_begin) wait for the queue with more than 1 MiB at once, and for earlier copies once 2
+ * to 4 MiB are still to be copied. tamis_buffer_destroy waits on devices that use the host's memory in
+ * place. Where the queue waits for a user event that nobody sets, calls that wait do not return.
  *
  * Flushing: tamis_plan_step_end, tamis_event_opencl and every call that waits flush the queue; others
  * need not. Who makes another queue wait for work of this one otherwise calls clFlush first.
