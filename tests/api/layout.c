@@ -10,6 +10,7 @@
 #include <tamis/blend_trials.h>
 #include <tamis/cuda.h>
 #include <tamis/model.h>
+#include <tamis/opencl.h>
 #include <tamis/record.h>
 #include <tamis/sample.h>
 #include <tamis/store.h>
