@@ -156,9 +156,12 @@ static void list_dense(world *w, step *s) {
     for (uint32_t i = 0; i < s->in.count; i++)
         if (stride < pages_of(w, s->lengths[i])) stride = pages_of(w, s->lengths[i]);
     if (stride && fuzz_rarely(f, 16)) stride--;
-    s->table = malloc(s->in.count * stride * sizeof(int32_t) + 1);
+    if (s->in.count == 1 && fuzz_take(f, 4) == 3) stride = 0;
+    uint64_t n = s->in.count * stride;
+    if (s->in.count == 1 && stride == 0) n = pages_of(w, s->lengths[0]);
+    s->table = malloc(n * sizeof(int32_t) + 1);
     assert_non_null(s->table);
-    for (uint64_t i = 0; i < s->in.count * stride; i++)
+    for (uint64_t i = 0; i < n; i++)
         s->table[i] = draw_page(w);
     s->in.table = s->table;
     s->in.table_stride = stride;
@@ -217,8 +220,11 @@ static void free_step(step *s) {
 /* Tokens of a sequence as the step says them; UINT64_MAX where it says something that is wrong. */
 static uint64_t length_of(const world *w, const step *s, uint32_t i) {
     const tamis_view_step *in = &s->in;
-    if (!in->indptr)
-        return in->lengths[i] <= in->table_stride * w->page_size ? in->lengths[i] : UINT64_MAX;
+    if (!in->indptr) {
+        const bool unbound = in->count == 1 && in->table_stride == 0;
+        const bool fits = unbound || in->lengths[i] <= in->table_stride * w->page_size;
+        return fits ? in->lengths[i] : UINT64_MAX;
+    }
     if (in->last_page_len[i] < 1 || (uint32_t)in->last_page_len[i] > w->page_size)
         return UINT64_MAX;
     return (uint64_t)(in->indptr[i + 1] - in->indptr[i] - 1) * w->page_size +
@@ -258,6 +264,7 @@ static answer answer_to(const world *w, step *s) {
     uint64_t selected = 0, all = 0;
     if (in->count == 0 || in->count > p->max_sequences || forms_are_wrong(s)) return REFUSED;
     if (in->exact_from >= in->count || (in->exact && in->exact_from)) return REFUSED;
+    if (in->exact_from && p->flags & TAMIS_PLAN_FIXED_LAUNCHES) return REFUSED;
     for (uint32_t i = 0; i < in->count; i++) {
         if (sequence_is_wrong(w, s, i)) return REFUSED;
         if (i < from && s->rows[i] > 1 && p->flags & TAMIS_PLAN_FIXED_LAUNCHES) return REFUSED;

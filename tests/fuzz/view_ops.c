@@ -20,10 +20,10 @@ typedef struct launch {
 } launch;
 
 /* Memory of `bytes`, or rarely 4 bytes less, which must be refused. */
-static tamis_place place_of(launch *l, uint64_t bytes) {
-    const uint64_t less = bytes > 4 && fuzz_rarely(l->f, 24) ? 4 : 0;
-    if (less) l->wanted = REFUSED;
-    return (tamis_place){fuzz_room(l->f, bytes - less), 0};
+static tamis_place place_of(fuzz *f, answer *wanted, uint64_t bytes) {
+    const uint64_t less = bytes > 4 && fuzz_rarely(f, 24) ? 4 : 0;
+    if (less) *wanted = REFUSED;
+    return (tamis_place){fuzz_room(f, bytes - less), 0};
 }
 
 static void draw_table(launch *l) {
@@ -87,7 +87,7 @@ static tamis_rows draw_rows(launch *l) {
     const uint64_t stride = fuzz_take(f, 2) ? width + fuzz_take(f, 32) : 0;
     const uint64_t elements = (l->batch.n_rows - 1) * (stride ? stride : width) + width;
     tamis_rows rows = {.row_stride = stride};
-    rows.buffer = place_of(l, elements * sizeof(float)).buffer;
+    rows.buffer = place_of(f, &l->wanted, elements * sizeof(float)).buffer;
     if (fuzz_rarely(f, 24)) rows.row_stride = fuzz_stride(f, width), l->wanted = EITHER;
     return rows;
 }
@@ -115,16 +115,24 @@ static tamis_status bounds(launch *l) {
     return tamis_op_bounds(f->context, &p, &test_error);
 }
 
+/* The answer of an op that reads only a part of what the attend reads. */
+static answer answer_of_part(const launch *l) {
+    return l->wanted == TAKEN ? TAKEN : EITHER;
+}
+
 /* Scores, and lists of pages of them. */
 static tamis_lists choose(launch *l) {
     fuzz *f = l->f;
+    const tamis_lists none = {0};
+    answer wanted = answer_of_part(l);
     const uint32_t size = l->layer.kv.page_size, full = l->batch.max_visible / size;
     const uint32_t stride = full ? full + fuzz_take(f, 3) : 1;
     const tamis_score_pages_params score = {.kv = l->layer.kv,
                                             .batch = l->batch,
                                             .q = l->q,
                                             .stride = stride,
-                                            .scores = place_of(l, l->lanes * stride * 4)};
+                                            .scores = place_of(f, &wanted, l->lanes * stride * 4)};
+    if (!EXPECT(tamis_op_score_pages(f->context, &score, &test_error), wanted)) return none;
     tamis_select_params select = {.batch = l->batch,
                                   .granularity = size,
                                   .k = 1 + fuzz_take(f, 6),
@@ -132,17 +140,10 @@ static tamis_lists choose(launch *l) {
                                   .scores = score.scores,
                                   .stride = stride};
     select.lists.capacity = select.k + 2 + fuzz_take(f, 2);
-    select.lists.pages = place_of(l, l->lanes * select.lists.capacity * 4);
-    select.lists.count = place_of(l, l->lanes * 4);
-    const answer wanted = l->wanted;
-    tamis_lists none = {0};
-    if (!EXPECT(tamis_op_score_pages(f->context, &score, &test_error),
-                wanted == TAKEN ? TAKEN : EITHER))
-        return none;
-    if (!EXPECT(tamis_op_select(f->context, &select, &test_error),
-                wanted == TAKEN ? TAKEN : EITHER))
-        return none;
-    return select.lists;
+    wanted = answer_of_part(l);
+    select.lists.pages = place_of(f, &wanted, l->lanes * select.lists.capacity * 4);
+    select.lists.count = place_of(f, &wanted, l->lanes * 4);
+    return EXPECT(tamis_op_select(f->context, &select, &test_error), wanted) ? select.lists : none;
 }
 
 static void check_out(const launch *l) {
@@ -164,10 +165,11 @@ static void attend(launch *l, const tamis_lists *lists) {
     tamis_attend_params p = {
         .kv = l->layer.kv, .batch = l->batch, .lists = *lists, .q = l->q, .out = l->out};
     if (!EXPECT(tamis_op_attend_scratch(f->context, &p, &bytes, &test_error), EITHER)) return;
-    if (fuzz_take(f, 2)) p.lse = place_of(l, (uint64_t)p.batch.n_rows * p.batch.n_heads * 4);
+    if (fuzz_take(f, 2))
+        p.lse = place_of(f, &l->wanted, (uint64_t)p.batch.n_rows * p.batch.n_heads * 4);
     if (fuzz_take(f, 4) == 3) {
         p.logit_stride = p.batch.max_visible + fuzz_take(f, 4);
-        p.logits = place_of(l, p.batch.n_rows * p.batch.n_heads * p.logit_stride * 4);
+        p.logits = place_of(f, &l->wanted, p.batch.n_rows * p.batch.n_heads * p.logit_stride * 4);
     }
     p.scratch.buffer = fuzz_room(f, bytes);
     if (EXPECT(tamis_op_attend(f->context, &p, &test_error), l->wanted)) check_out(l);
@@ -180,9 +182,10 @@ static void page_mass(launch *l) {
     tamis_page_mass_params p = {
         .kv = l->layer.kv, .batch = l->batch, .q = l->q, .stride = full ? full : 1};
     if (!EXPECT(tamis_op_page_mass_scratch(f->context, &p, &bytes, &test_error), EITHER)) return;
-    p.scores = place_of(l, l->lanes * p.stride * 4);
+    answer wanted = answer_of_part(l);
+    p.scores = place_of(f, &wanted, l->lanes * p.stride * 4);
     p.scratch.buffer = fuzz_room(f, bytes);
-    EXPECT(tamis_op_page_mass(f->context, &p, &test_error), l->wanted == TAKEN ? TAKEN : EITHER);
+    EXPECT(tamis_op_page_mass(f->context, &p, &test_error), wanted);
 }
 
 void run_ops(fuzz *f) {

@@ -51,7 +51,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_view_bound_pages(tamis_cache *view
                                                                tamis_error *error);
 
 /* The sequences of a step, with their pages in one of two forms; all in host memory, read by the call.
- *   dense  page i of sequence b is table[b·table_stride + i]; `lengths` says how many count;
+ *   dense  page i of sequence b is table[b·table_stride + i]; `lengths` says how many count. With one
+ *          sequence table_stride may be 0: the table is as long as its list;
  *   CSR    its pages are indices[indptr[b]] to indices[indptr[b+1] - 1], of which the last one has
  *          last_page_len[b] slots, from 1 to page_size; a sequence has a page at least.
  * With a page_size of 1 a page is a slot. Lengths count the step's rows, which are the last ones. */
