@@ -291,7 +291,8 @@ static tamis_rows rows_of(tamis_buffer *buffer, uint32_t stride) {
     return (tamis_rows){.buffer = buffer, .row_stride = stride};
 }
 
-static void attend(world *w, const step *s, uint32_t layer) {
+/* Returns whether the layer was attended. */
+static bool attend(world *w, const step *s, uint32_t layer) {
     fuzz *f = w->f;
     const uint32_t before = f->n_buffers, pad = 16 * fuzz_take(f, 2), stride = w->width + pad;
     const uint64_t elements = (s->n_rows - 1) * (uint64_t)stride + w->width;
@@ -304,14 +305,15 @@ static void attend(world *w, const step *s, uint32_t layer) {
     const float *got = tamis_buffer_data(out);
     for (uint64_t i = 0; i < elements; i++)
         queries[i] = i % stride < w->width ? HELD : NAN;
-    if (EXPECT(tamis_plan_attend(w->plan, layer, &q_rows, &out_rows, &test_error),
-               less ? REFUSED : TAKEN))
-        for (uint64_t i = 0; i < elements; i++)
-            if (i % stride < w->width && !(fabsf(got[i] - HELD) <= 1e-5f))
-                fail_msg("layer %u, row %u: element %u is %g", layer, (uint32_t)(i / stride),
-                         (uint32_t)(i % stride), (double)got[i]);
+    const bool taken = EXPECT(tamis_plan_attend(w->plan, layer, &q_rows, &out_rows, &test_error),
+                              less ? REFUSED : TAKEN);
+    for (uint64_t i = 0; taken && i < elements; i++)
+        if (i % stride < w->width && !(fabsf(got[i] - HELD) <= 1e-5f))
+            fail_msg("layer %u, row %u: element %u is %g", layer, (uint32_t)(i / stride),
+                     (uint32_t)(i % stride), (double)got[i]);
     while (f->n_buffers > before)
         fuzz_drop(f);
+    return taken;
 }
 
 static void read_selected(world *w, const step *s, bool attended) {
@@ -340,8 +342,7 @@ static void run_step(world *w) {
     hold(w, &s);
     for (uint32_t layer = 0; layer < w->n_layers; layer++) {
         if (fuzz_rarely(f, 8)) continue;
-        attend(w, &s, layer);
-        attended = true;
+        attended |= attend(w, &s, layer);
     }
     if (fuzz_take(f, 4) == 3) read_selected(w, &s, attended);
     if (fuzz_rarely(f, 8)) EXPECT(tamis_plan_view_begin(w->plan, &s.in, &test_error), REFUSED);
