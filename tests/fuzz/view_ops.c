@@ -120,13 +120,22 @@ static answer answer_of_part(const launch *l) {
     return l->wanted == TAKEN ? TAKEN : EITHER;
 }
 
+/* A stride of scores or logits; rarely one that is too small. */
+static uint32_t draw_stride(fuzz *f, answer *wanted, uint32_t least) {
+    if (least > 1 && fuzz_rarely(f, 24)) {
+        *wanted = REFUSED;
+        return 1 + fuzz_take(f, least - 1);
+    }
+    return (least ? least : 1) + fuzz_take(f, 3);
+}
+
 /* Scores, and lists of pages of them. */
 static tamis_lists choose(launch *l) {
     fuzz *f = l->f;
     const tamis_lists none = {0};
     answer wanted = answer_of_part(l);
     const uint32_t size = l->layer.kv.page_size, full = l->batch.max_visible / size;
-    const uint32_t stride = full ? full + fuzz_take(f, 3) : 1;
+    const uint32_t stride = draw_stride(f, &wanted, full);
     const tamis_score_pages_params score = {.kv = l->layer.kv,
                                             .batch = l->batch,
                                             .q = l->q,
@@ -168,7 +177,7 @@ static void attend(launch *l, const tamis_lists *lists) {
     if (fuzz_take(f, 2))
         p.lse = place_of(f, &l->wanted, (uint64_t)p.batch.n_rows * p.batch.n_heads * 4);
     if (fuzz_take(f, 4) == 3) {
-        p.logit_stride = p.batch.max_visible + fuzz_take(f, 4);
+        p.logit_stride = draw_stride(f, &l->wanted, p.batch.max_visible);
         p.logits = place_of(f, &l->wanted, p.batch.n_rows * p.batch.n_heads * p.logit_stride * 4);
     }
     p.scratch.buffer = fuzz_room(f, bytes);
@@ -179,10 +188,10 @@ static void page_mass(launch *l) {
     fuzz *f = l->f;
     uint64_t bytes = 0;
     const uint32_t full = l->batch.max_visible / l->layer.kv.page_size;
-    tamis_page_mass_params p = {
-        .kv = l->layer.kv, .batch = l->batch, .q = l->q, .stride = full ? full : 1};
-    if (!EXPECT(tamis_op_page_mass_scratch(f->context, &p, &bytes, &test_error), EITHER)) return;
     answer wanted = answer_of_part(l);
+    tamis_page_mass_params p = {
+        .kv = l->layer.kv, .batch = l->batch, .q = l->q, .stride = draw_stride(f, &wanted, full)};
+    if (!EXPECT(tamis_op_page_mass_scratch(f->context, &p, &bytes, &test_error), EITHER)) return;
     p.scores = place_of(f, &wanted, l->lanes * p.stride * 4);
     p.scratch.buffer = fuzz_room(f, bytes);
     EXPECT(tamis_op_page_mass(f->context, &p, &test_error), wanted);
