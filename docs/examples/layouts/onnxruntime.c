@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache of onnxruntime's GroupQueryAttention: of each layer a tensor of K and one of V, both
- * [batch, H, Smax, D]. It has no pages; to tamis 16 consecutive tokens are one.
+ * [batch, H, Smax, D]. It has no pages; to tamis 16 consecutive tokens are one. The length of a sequence
+ * is its seqlens_k + 1.
  *   cc onnxruntime.c $(pkg-config --cflags --libs tamis) -lm -o onnxruntime && ./onnxruntime */
 #include "layouts.h"
 
@@ -33,18 +34,6 @@ static void describe(const tamis_place *tensors_of, uint32_t layer, tamis_kv *kv
     values->slot_stride = DIM;
 }
 
-/* seqlens_k, which is one less than the tokens of a sequence. */
-static void list(tamis_view_step *step) {
-    static int32_t seqlens_k[SEQUENCES];
-    static uint32_t tokens[SEQUENCES];
-    for (uint32_t s = 0; s < SEQUENCES; s++) {
-        seqlens_k[s] = (int32_t)lengths[s] - 1;
-        tokens[s] = (uint32_t)seqlens_k[s] + 1;
-    }
-    list_table(step);
-    step->lengths = tokens;
-}
-
 int main(void) {
     const layout l = {.name = "onnxruntime, GroupQueryAttention",
                       .n_sequences = SEQUENCES,
@@ -54,6 +43,6 @@ int main(void) {
                       .page = page_of,
                       .place = place,
                       .describe = describe,
-                      .list = list};
+                      .list = list_table};
     return !serve(&l);
 }
