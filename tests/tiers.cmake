@@ -16,7 +16,7 @@ set(TAMIS_QUICK_TESTS
     "policies-(selections|matrix)-reference"
     "compare|compare-llama|portability|gpu-model|demo-refuses|readme-example|fetch-model|tiers|includes.*|errors.*|circles.*"
     "cli-(answer|progress|chat|chat-templates|compare-text)|bench-queue|blend-gate|eval-blend"
-    "example-.*"
+    "example-(decode|batch|engine_.*|.*-reference|vllm-.*)"
     "model-(gguf|parts|vocab|sample|tokens)"
     "model-(arguments|faults|launches|required_ops|runner|passkey|families|fingerprint|record|scheduler_store)-reference"
     "store-(calls|shelves|tiers|prefix|model|damage|kill|full|processes|threads|faults|redis.*)"

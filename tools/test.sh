@@ -22,7 +22,7 @@ case $#${1-} in
     exit 2
     ;;
 esac
-tiers=full fuzz_seconds=20 kernels=-DONLY_DIM_128
+tiers=full fuzz_seconds=17 kernels=-DONLY_DIM_128
 [ "${1-}" != --long ] || tiers='full|long' fuzz_seconds=60 kernels=
 
 passed=0

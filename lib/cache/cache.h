@@ -152,6 +152,9 @@ struct tamis_cache {
     uint64_t bounds_serial; /* from 1 on; grows with every change of the kind of bounds */
 };
 
+/* The most lanes that a sequence may have. */
+#define TMS_MOST_LANES (1u << 24)
+
 /* The last bits of an id, where a cache does not list the sequence, which is a branch. */
 #define TMS_UNLISTED ((1u << 24) - 1)
 

@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 
-#define MAX_LANES  (1u << 24)
 #define ALL_PLANES ((uint32_t)TAMIS_PLANE_POSITIONS | (uint32_t)TAMIS_PLANE_SCORES)
 
 static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
@@ -19,9 +18,9 @@ static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
                 "%" PRIu32 " query heads to %" PRIu32 " KV heads make groups of %" PRIu32
                 "; at most %d are supported",
                 p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads, TMS_MOST_GROUP);
-    TMS_REQUIRE((uint64_t)p->n_layers * p->n_kv_heads <= MAX_LANES, TAMIS_E_UNSUPPORTED,
+    TMS_REQUIRE((uint64_t)p->n_layers * p->n_kv_heads <= TMS_MOST_LANES, TAMIS_E_UNSUPPORTED,
                 "n_layers %" PRIu32 " times n_kv_heads %" PRIu32 " exceeds %u lanes", p->n_layers,
-                p->n_kv_heads, MAX_LANES);
+                p->n_kv_heads, TMS_MOST_LANES);
     TMS_REQUIRE(tms_head_dim_known(p->head_dim), TAMIS_E_UNSUPPORTED,
                 "head_dim %" PRIu32 " is not supported; " TMS_HEAD_DIM_WORDS " are", p->head_dim);
     TMS_REQUIRE(p->page_size == 8 || p->page_size == 16 || p->page_size == 32 || p->page_size == 64,

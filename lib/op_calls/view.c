@@ -18,6 +18,15 @@ static tamis_status check_shape(const tamis_view_params *p, tamis_error *error) 
                 "%" PRIu32 " query heads to %" PRIu32
                 " KV heads: groups of at most %d are supported",
                 p->n_heads, p->n_kv_heads, TMS_MOST_GROUP);
+    const uint64_t lanes = (uint64_t)p->n_layers * p->n_kv_heads;
+    TMS_REQUIRE(lanes <= TMS_MOST_LANES, TAMIS_E_UNSUPPORTED,
+                "n_layers %" PRIu32 " times n_kv_heads %" PRIu32 " exceeds %u lanes", p->n_layers,
+                p->n_kv_heads, TMS_MOST_LANES);
+    const uint64_t pages = (uint64_t)p->layers[0].n_pages * p->n_kv_heads;
+    TMS_REQUIRE(pages <= INT32_MAX, TAMIS_E_UNSUPPORTED,
+                "n_pages %" PRIu32 " times n_kv_heads %" PRIu32 " exceeds %" PRId32
+                ", the most bounds of a layer",
+                p->layers[0].n_pages, p->n_kv_heads, INT32_MAX);
     TMS_REQUIRE(p->bounds_dtype == TAMIS_BOUNDS_AS_CACHE || p->bounds_dtype == TAMIS_BOUNDS_Q8,
                 TAMIS_E_ARGUMENT, "bounds_dtype %d is neither that of K (0) nor q8 (1)",
                 (int)p->bounds_dtype);
@@ -43,6 +52,21 @@ static tamis_status check_alike(const tamis_kv *first, const tamis_kv *kv, uint3
     return TAMIS_OK;
 }
 
+/* A page of a view has rows of its own for each KV head. */
+static tamis_status check_heads(const tamis_view_params *p, uint32_t layer, const tms_kv *kv,
+                                tamis_error *error) {
+    const bool apart = p->layers[layer].values != NULL;
+    TMS_REQUIRE(p->n_kv_heads == 1 || kv->head_stride, TAMIS_E_UNSUPPORTED,
+                "layer %" PRIu32 ": head_stride is 0 (layout %d): %" PRIu32
+                " KV heads would read the same keys",
+                layer, (int)p->layers[layer].layout, p->n_kv_heads);
+    TMS_REQUIRE(p->n_kv_heads == 1 || !apart || kv->apart.head_stride, TAMIS_E_UNSUPPORTED,
+                "layer %" PRIu32 ": head_stride of values is 0: %" PRIu32
+                " KV heads would read the same values",
+                layer, p->n_kv_heads);
+    return TAMIS_OK;
+}
+
 static tamis_status describe(tamis_context *context, const tamis_view_params *p, tms_kv *layers,
                              tamis_error *error) {
     for (uint32_t layer = 0; layer < p->n_layers; layer++) {
@@ -51,6 +75,7 @@ static tamis_status describe(tamis_context *context, const tamis_view_params *p,
         TMS_TRY(check_alike(&p->layers[0], &p->layers[layer], layer, error));
         layers[layer] = tms_op_kv(&c, &p->layers[layer], p->n_kv_heads, 1, false);
         TMS_REQUIRE(c.status == TAMIS_OK, c.status, "layer %" PRIu32 ": %s", layer, reason.text);
+        TMS_TRY(check_heads(p, layer, &layers[layer], error));
     }
     return TAMIS_OK;
 }

@@ -528,6 +528,33 @@ static void wrong_tables_are_refused(void **state) {
     close_engine(&e);
 }
 
+/* A list that names pages more than once is no longer than one of all pages: tables have room for that. */
+static void lists_are_no_longer_than_the_view(void **state) {
+    (void)state;
+    engine e;
+    tamis_cache *view = NULL;
+    tamis_plan *plan = NULL;
+    static const int32_t table[] = {2, 0, 2, 1};
+    uint32_t length = 49;
+    open_engine(&e, NHD, 16, TAMIS_SELECT_QUEST, 0);
+    for (uint32_t i = 0; i < LAYERS; i++)
+        e.kv[i].n_pages = 3;
+    const tamis_view_params p = {
+        .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV, .layers = e.kv};
+    const tamis_view_step step = {
+        .count = 1, .lengths = &length, .table = table, .table_stride = 4};
+    OK(tamis_view_create(e.rig.context, &p, &view, &test_error));
+    OK(tamis_plan_create(view, &e.params, &plan, &test_error));
+    FAILS(tamis_plan_view_begin(plan, &step, &test_error), TAMIS_E_ARGUMENT,
+          "sequence 0 has 49 tokens: the view has room for 48");
+    length = 48;
+    OK(tamis_plan_view_begin(plan, &step, &test_error));
+    OK(tamis_plan_step_end(plan, &test_error));
+    tamis_plan_destroy(&plan);
+    tamis_cache_destroy(&view);
+    close_engine(&e);
+}
+
 static void wrong_views_are_refused(void **state) {
     (void)state;
     engine e;
@@ -535,6 +562,7 @@ static void wrong_views_are_refused(void **state) {
     open_engine(&e, TWO, 16, TAMIS_SELECT_FULL, 0);
     tamis_view_params p = {.n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV, .layers = e.kv};
     const tamis_kv sound = e.kv[1];
+    const tamis_kv_values sound_values = e.values[1];
 #define WRONG(change, code, part)                                                                  \
     do {                                                                                           \
         tamis_view_params was = p;                                                                 \
@@ -542,11 +570,17 @@ static void wrong_views_are_refused(void **state) {
         FAILS(tamis_view_create(e.rig.context, &p, &view, &test_error), code, part);               \
         p = was;                                                                                   \
         e.kv[1] = sound;                                                                           \
+        e.values[1] = sound_values;                                                                \
     } while (0)
     WRONG(p.n_layers = 0, TAMIS_E_ARGUMENT, "n_layers is 0");
     WRONG(p.layers = NULL, TAMIS_E_ARGUMENT, "layers is NULL");
     WRONG(p.n_heads = 5, TAMIS_E_ARGUMENT, "n_heads 5 is not a multiple of n_kv_heads 2");
     WRONG(p.n_heads = 256, TAMIS_E_UNSUPPORTED, "groups of at most 64");
+    WRONG((p.n_layers = 1u << 23, p.n_kv_heads = p.n_heads), TAMIS_E_UNSUPPORTED,
+          "n_layers 8388608 times n_kv_heads 4 exceeds 16777216 lanes");
+    WRONG((p.n_layers = 1, p.n_kv_heads = p.n_heads = 1u << 24, e.kv[0].n_pages = 200),
+          TAMIS_E_UNSUPPORTED, "n_pages 200 times n_kv_heads 16777216 exceeds 2147483647");
+    e.kv[0].n_pages = PAGES;
     WRONG(p.bounds_dtype = (tamis_bounds_dtype)2, TAMIS_E_ARGUMENT, "bounds_dtype 2 is neither");
     WRONG(p.bounds.kind = (tamis_bounds_kind)9, TAMIS_E_ARGUMENT, "9");
     WRONG(p.reserved[0] = 3, TAMIS_E_ARGUMENT, "reserved[0] of tamis_view_params is 3");
@@ -555,6 +589,13 @@ static void wrong_views_are_refused(void **state) {
     WRONG(e.kv[1].bounds = e.kv[1].data, TAMIS_E_ARGUMENT, "layer 1: bounds are given");
     WRONG(e.kv[1].data.buffer = NULL, TAMIS_E_ARGUMENT, "layer 1: data is absent");
     WRONG(e.kv[1].page_stride *= 4, TAMIS_E_ARGUMENT, "layer 1: data: 3121152 bytes from byte 0");
+    WRONG(e.kv[1].head_stride = 0, TAMIS_E_UNSUPPORTED,
+          "layer 1: head_stride is 0 (layout 3): 2 KV heads would read the same keys");
+    WRONG(e.values[1].head_stride = 0, TAMIS_E_UNSUPPORTED,
+          "layer 1: head_stride of values is 0: 2 KV heads would read the same values");
+    WRONG((e.kv[1] =
+               (tamis_kv){.data = sound.data, .page_size = 16, .head_dim = DIM, .n_pages = PAGES}),
+          TAMIS_E_UNSUPPORTED, "layer 1: head_stride is 0 (layout 0)");
     WRONG(e.values[1].page_stride *= 4, TAMIS_E_ARGUMENT, "layer 1: values: 3121152 bytes");
 #undef WRONG
     assert_null(view);
@@ -569,6 +610,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_cancelled_step_can_be_repeated),
         cmocka_unit_test(what_writes_is_refused),
         cmocka_unit_test(wrong_tables_are_refused),
+        cmocka_unit_test(lists_are_no_longer_than_the_view),
         cmocka_unit_test(wrong_views_are_refused),
     };
     int skip = test_begin(argc, argv);

@@ -73,7 +73,7 @@ prints() {
 by_pkg_config() {
     need_pkg_config
     [ "$(package tamis --modversion)" = "$version" ] || fail 'the version of tamis.pc'
-    for source in "$tree"/docs/examples/*.c; do
+    for source in "$tree"/docs/examples/*.c "$tree"/docs/examples/layouts/*.c; do
         # shellcheck disable=SC2046 # a list of words
         $cc -fsyntax-only -Wall -Werror "$source" $(package tamis --cflags) || fail "$source"
     done

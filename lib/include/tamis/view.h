@@ -22,7 +22,8 @@ typedef struct tamis_view_params {
     tamis_bounds bounds;
     /* Host memory, [n_layers], read by the call. Where K and V of each layer lie; bounds must be
      * absent, and dtype, page_size, head_dim and n_pages those of the first layer. A page id stands for
-     * a page of every layer. `bounds` and layers of which V lies apart: as in tamis/ops.h. */
+     * a page of every layer, and of every KV head: with several, head strides may not be 0, as they are in
+     * TAMIS_KV_OWN. `bounds` and layers of which V lies apart: as in tamis/ops.h. */
     const tamis_kv *layers;
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_view_params;
@@ -50,7 +51,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_view_bound_pages(tamis_cache *view
                                                                tamis_error *error);
 
 /* The sequences of a step, with their pages in one of two forms; all in host memory, read by the call.
- *   dense  page i of sequence b is table[b·table_stride + i]; `lengths` says how many count;
+ *   dense  page i of sequence b is table[b·table_stride + i]; `lengths` says how many count. With one
+ *          sequence table_stride may be 0: the table is as long as its list;
  *   CSR    its pages are indices[indptr[b]] to indices[indptr[b+1] - 1], of which the last one has
  *          last_page_len[b] slots, from 1 to page_size; a sequence has a page at least.
  * With a page_size of 1 a page is a slot. Lengths count the step's rows, which are the last ones. */
@@ -76,8 +78,8 @@ typedef struct tamis_view_step {
  * like that of the same place in the step before is not sent again. Rows that a sequence brings again, since
  * the engine has given up their step, bound their pages again.
  * Errors: E_ARGUMENT (no view; both forms or neither; a page id that is not below n_pages; a length below
- * the sequence's rows, above max_context or above what table_stride holds; an indptr that falls; a
- * last_page_len), with the sequence and the value; E_STATE (a step is open), E_NO_MEMORY, E_DEVICE. Then
+ * the sequence's rows, above max_context, above what table_stride holds or above the slots of all pages; an
+ * indptr that falls; a last_page_len), with the sequence and the value; E_STATE (a step is open), E_NO_MEMORY, E_DEVICE. Then
  * no step is open. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_view_begin(tamis_plan *plan,
                                                               const tamis_view_step *step,
