@@ -53,7 +53,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_view_bound_pages(tamis_cache *view
  *   dense  page i of sequence b is table[b·table_stride + i]; `lengths` says how many count;
  *   CSR    its pages are indices[indptr[b]] to indices[indptr[b+1] - 1], of which the last one has
  *          last_page_len[b] slots, from 1 to page_size; a sequence has a page at least.
- * With a page_size of 1 a page is a slot. Lengths count the step's rows, which are the last ones. */
+ * With a page_size of 1 a page is a slot. Lengths count the step's rows, which are the last ones. A list
+ * may name a page twice. Two sequences may have pages in common, but none that rows of both fill. */
 typedef struct tamis_view_step {
     uint32_t count; /* sequences */
     int exact;      /* as in tamis_step */
