@@ -2,6 +2,7 @@
 /* Views: steps over K and V that a test keeps as engines do, beside a plan over a cache of the library's
  * that holds the same tokens: same pages, same bits; and what a view refuses. */
 #include "tests/api/ops_rig.h"
+#include <tamis/saved.h>
 #include <tamis/view.h>
 
 #include <stdlib.h>
@@ -646,6 +647,12 @@ static void views_and_plans_end_in_any_order(void **state) {
 
 /* ---- Refused --------------------------------------------------------------------------------- */
 
+static int read_nothing(void *user, void *bytes, size_t n) {
+    (void)user, (void)bytes, (void)n;
+    fail_msg("nothing is read");
+    return -1;
+}
+
 static void what_writes_is_refused(void **state) {
     (void)state;
     engine e;
@@ -660,6 +667,9 @@ static void what_writes_is_refused(void **state) {
           "tamis_cache_add: the cache is a view of memory that the caller fills");
     FAILS(tamis_cache_set_bounds(e.view, &mean, &test_error), TAMIS_E_UNSUPPORTED,
           "tamis_cache_set_bounds: the cache is a view");
+    const tamis_save_params saved = {0};
+    FAILS(tamis_plan_restore(e.plan, &saved, read_nothing, NULL, &id, &test_error),
+          TAMIS_E_UNSUPPORTED, "tamis_plan_restore: the cache is a view");
     FAILS(tamis_plan_step_begin(e.plan, &step, &test_error), TAMIS_E_UNSUPPORTED,
           "tamis_plan_step_begin: the cache is a view");
     for (int kind = 1; kind < test_evictions(); kind++) {
