@@ -615,6 +615,20 @@ static void calls_without_rows_need_no_buffers(void **state) {
     const tamis_attend_params attends = {.kv = kv, .batch = batch};
     const tamis_merge_params merge = {.n_parts = 2, .dim = DIM};
     const tamis_observe_params observe = {.kv = kv, .batch = batch};
+    const tamis_kv_values values = {
+        .page_stride = KV * SIZE * DIM, .head_stride = SIZE * DIM, .slot_stride = DIM};
+    const tamis_attend_params apart = {.kv = {.layout = TAMIS_KV_STRIDES,
+                                              .page_size = SIZE,
+                                              .head_dim = DIM,
+                                              .page_stride = KV * SIZE * DIM,
+                                              .head_stride = SIZE * DIM,
+                                              .slot_stride = DIM,
+                                              .values = &values},
+                                       .batch = batch};
+    uint64_t bytes = 1;
+    OK(tamis_op_attend(rig.context, &apart, &test_error));
+    OK(tamis_op_attend_scratch(rig.context, &apart, &bytes, &test_error));
+    assert_int_equal(bytes, 0);
     OK(tamis_op_bounds(rig.context, &bounds, &test_error));
     OK(tamis_op_score_pages(rig.context, &score, &test_error));
     OK(tamis_op_page_mass(rig.context, &mass, &test_error));
