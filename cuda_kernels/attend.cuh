@@ -185,7 +185,7 @@ DEVICE void attend_plain_keep(const cu_attend_args &a, const attend_lane &l, uin
 }
 
 /* KEYS * STEPS slots of a lane's entries, whose pages the lanes of the warp have in `pages`, from the
- * first-th slot of these on, into the sums of G heads, of which `heads` are there. logits may be
+ * first-th slot of these on, a multiple of as many (so that none is behind WARP pages), into the sums of G heads, of which `heads` are there. logits may be
  * NULL. */
 template <typename T, int D, int G>
 DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l,
@@ -203,11 +203,11 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l,
 #pragma unroll
     for (uint32_t step = 0; step < shape::STEPS; step++) {
         const uint32_t at = first + step * shape::KEYS + lane_id() / shape::LANES;
-        const attend_page p = shuffle_page(pages, min(at >> a.kv.page_shift, WARP - 1));
+        const attend_page p = shuffle_page(pages, at >> a.kv.page_shift);
         const uint32_t slot = at & (a.kv.page_size - 1);
         page[step] = p;
         in_page[step] = slot;
-        seen[step] = at >> a.kv.page_shift < WARP && attend_sees(a, l, p, slot);
+        seen[step] = attend_sees(a, l, p, slot);
         attend_plain_row<T, D, false>(a, l, p, slot, seen[step], x);
 #pragma unroll
         for (int g = 0; g < G; g++) {
@@ -220,7 +220,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l,
                 dot += shuffle_xor(dot, mask);
             weight[step][g] = seen[step] ? logit_of(a.logit, dot * rest) : -INFINITY;
         }
-        if (p.id >= 0 && at >> a.kv.page_shift < WARP)
+        if (p.id >= 0)
             attend_plain_keep<D, G>(a, l, (p.ordinal << a.kv.page_shift) + slot, weight[step],
                                     logits, heads);
     }

@@ -18,13 +18,6 @@ tamis_status tms_cache_check_bounds(const tamis_cache *cache, tamis_error *error
     return TAMIS_OK;
 }
 
-tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer) {
-    return (tms_bounds){.kv = tms_cache_kv(cache, layer),
-                        .n_kv_heads = cache->view ? cache->params.n_kv_heads : 1,
-                        .kind = cache->params.bounds.kind,
-                        .width = cache->params.bounds.width};
-}
-
 /* Page ids of one upload and launch. */
 #define CHUNK_PAGES 4096u
 

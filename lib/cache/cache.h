@@ -255,6 +255,9 @@ static inline const int32_t *tms_lane_reads(const tms_sequence *sequence, uint32
     return tms_lane_pages(own ? sequence : sequence->trunk, lane);
 }
 
+/* Layers and heads (size.c). E_ARGUMENT, E_UNSUPPORTED. */
+tamis_status tms_cache_check_heads(const tamis_cache_params *params, tamis_error *error);
+
 /* ---- Views (view.c) -------------------------------------------------------------------------- */
 
 /* A cache over K and V of the caller's, as `view` says; its bounds are taken here. `params` has the shape;

@@ -28,6 +28,13 @@ tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer) {
                     .bounds_page_stride = tms_bounds_pair(bounds_dtype, p->head_dim)};
 }
 
+tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer) {
+    return (tms_bounds){.kv = tms_cache_kv(cache, layer),
+                        .n_kv_heads = cache->view ? cache->params.n_kv_heads : 1,
+                        .kind = cache->params.bounds.kind,
+                        .width = cache->params.bounds.width};
+}
+
 tms_planes tms_cache_planes(const tamis_cache *cache, uint32_t layer) {
     if (cache->view) return (tms_planes){0};
     const tms_pool *pool = tms_cache_pool(cache, layer);

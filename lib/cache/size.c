@@ -6,9 +6,7 @@
 
 #define ALL_PLANES ((uint32_t)TAMIS_PLANE_POSITIONS | (uint32_t)TAMIS_PLANE_SCORES)
 
-static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
-    TMS_REQUIRE_RESERVED(p, tamis_cache_params);
-    if (p->page_size == 0) p->page_size = 16;
+tamis_status tms_cache_check_heads(const tamis_cache_params *p, tamis_error *error) {
     TMS_REQUIRE(p->n_layers > 0, TAMIS_E_ARGUMENT, "n_layers is 0");
     TMS_REQUIRE(p->n_kv_heads > 0, TAMIS_E_ARGUMENT, "n_kv_heads is 0");
     TMS_REQUIRE(p->n_heads > 0 && p->n_heads % p->n_kv_heads == 0, TAMIS_E_ARGUMENT,
@@ -21,6 +19,13 @@ static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
     TMS_REQUIRE((uint64_t)p->n_layers * p->n_kv_heads <= TMS_MOST_LANES, TAMIS_E_UNSUPPORTED,
                 "n_layers %" PRIu32 " times n_kv_heads %" PRIu32 " exceeds %u lanes", p->n_layers,
                 p->n_kv_heads, TMS_MOST_LANES);
+    return TAMIS_OK;
+}
+
+static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
+    TMS_REQUIRE_RESERVED(p, tamis_cache_params);
+    if (p->page_size == 0) p->page_size = 16;
+    TMS_TRY(tms_cache_check_heads(p, error));
     TMS_REQUIRE(tms_head_dim_known(p->head_dim), TAMIS_E_UNSUPPORTED,
                 "head_dim %" PRIu32 " is not supported; " TMS_HEAD_DIM_WORDS " are", p->head_dim);
     TMS_REQUIRE(p->page_size == 8 || p->page_size == 16 || p->page_size == 32 || p->page_size == 64,

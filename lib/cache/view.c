@@ -21,12 +21,12 @@ static void end(tms_life *life) {
     free(c);
 }
 
-/* Elements of all bounds of a layer, and where those of a page and of a KV head begin. */
-static uint64_t place_bounds(const tamis_cache_params *p, uint32_t n_pages, tms_kv *kv) {
+/* Bytes of the bounds of a page, and where those of a page and of a KV head begin. */
+static uint64_t place_bounds(const tamis_cache_params *p, tms_kv *kv) {
     kv->bounds_dtype = tms_cache_bounds_dtype(p);
     kv->bounds_head_stride = tms_bounds_pair(kv->bounds_dtype, p->head_dim);
     kv->bounds_page_stride = p->n_kv_heads * kv->bounds_head_stride;
-    return n_pages * kv->bounds_page_stride;
+    return kv->bounds_page_stride * tms_kv_unit(kv->bounds_dtype);
 }
 
 static tamis_status take_memory(tamis_cache *cache, const tms_kv *layers, uint32_t n_pages,
@@ -42,10 +42,22 @@ static tamis_status take_memory(tamis_cache *cache, const tms_kv *layers, uint32
     for (uint32_t layer = 0; layer < p->n_layers; layer++) {
         tms_kv *kv = &view->layers[layer];
         *kv = layers[layer];
-        const uint64_t bytes = place_bounds(p, n_pages, kv) * tms_kv_unit(kv->bounds_dtype);
+        const uint64_t page = place_bounds(p, kv);
+        const uint64_t bytes = n_pages <= UINT64_MAX / page ? n_pages * page : UINT64_MAX;
         TMS_TRY(tms_device_alloc(cache->context->dev, bytes, &view->bounds[layer], error));
         kv->bounds = (tms_ref){view->bounds[layer], 0};
         cache->size.reserved_bytes += bytes;
+    }
+    return TAMIS_OK;
+}
+
+/* Launches without pages: they build the kernels, and layouts are refused that the device does not take. */
+static tamis_status warm(const tamis_cache *cache, tamis_error *error) {
+    for (uint32_t layer = 0; layer < cache->params.n_layers; layer++) {
+        tamis_error reason = {0};
+        const tms_bounds none = tms_cache_bounds(cache, layer);
+        const tamis_status status = tms_run_bounds(cache->context->dev, &none, &reason);
+        TMS_REQUIRE(status == TAMIS_OK, status, "layer %" PRIu32 ": %s", layer, reason.text);
     }
     return TAMIS_OK;
 }
@@ -69,7 +81,8 @@ tamis_status tms_view_create(tamis_context *context, const tamis_cache_params *p
     cache->bounds_serial = 1;
     cache->n_lanes = params->n_layers * params->n_kv_heads;
     cache->n_lists = 1;
-    const tamis_status status = take_memory(cache, layers, n_pages, error);
+    tamis_status status = take_memory(cache, layers, n_pages, error);
+    if (status == TAMIS_OK) status = warm(cache, error);
     if (status == TAMIS_OK)
         *out = cache;
     else

@@ -211,14 +211,16 @@ static uint64_t rows_extent(const tamis_kv *kv, uint64_t pages, uint64_t heads,
     return tms_op_plus(n, tms_op_plus(tms_op_times(kv->head_dim - 1, channel), 1));
 }
 
-/* The values that lie apart; `size`: bytes of an element, 0 without rows. */
+/* The values that lie apart; none where they are absent, as they may be in a call without rows, or that
+ * measures. `size`: bytes of an element, 0 without rows. */
 static tms_apart apart_of(tms_op_call *c, const tamis_kv *kv, uint64_t pages, uint64_t heads,
                           uint64_t size) {
     const tamis_kv_values *v = kv->values;
     const uint64_t extent = rows_extent(kv, pages, heads, v->page_stride, v->head_stride,
                                         v->slot_stride, v->channel_stride);
-    return (tms_apart){tms_op_place(c, "values", &v->data, tms_op_times(extent, size)),
-                       v->page_stride, v->head_stride, v->slot_stride, v->channel_stride};
+    const tms_ref data = tms_op_place(c, "values", &v->data, tms_op_times(extent, size));
+    if (!data.mem) return (tms_apart){0};
+    return (tms_apart){data, v->page_stride, v->head_stride, v->slot_stride, v->channel_stride};
 }
 
 tms_kv tms_op_kv(tms_op_call *c, const tamis_kv *kv, uint32_t n_kv_heads, uint32_t rows,

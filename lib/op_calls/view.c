@@ -7,32 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static tamis_status check_shape(const tamis_view_params *p, tamis_error *error) {
-    TMS_REQUIRE(p->n_layers > 0, TAMIS_E_ARGUMENT, "n_layers is 0");
-    TMS_REQUIRE(p->layers, TAMIS_E_ARGUMENT, "layers is NULL");
-    TMS_REQUIRE(p->n_kv_heads > 0, TAMIS_E_ARGUMENT, "n_kv_heads is 0");
-    TMS_REQUIRE(p->n_heads > 0 && p->n_heads % p->n_kv_heads == 0, TAMIS_E_ARGUMENT,
-                "n_heads %" PRIu32 " is not a multiple of n_kv_heads %" PRIu32, p->n_heads,
-                p->n_kv_heads);
-    TMS_REQUIRE(p->n_heads / p->n_kv_heads <= TMS_MOST_GROUP, TAMIS_E_UNSUPPORTED,
-                "%" PRIu32 " query heads to %" PRIu32
-                " KV heads: groups of at most %d are supported",
-                p->n_heads, p->n_kv_heads, TMS_MOST_GROUP);
-    const uint64_t lanes = (uint64_t)p->n_layers * p->n_kv_heads;
-    TMS_REQUIRE(lanes <= TMS_MOST_LANES, TAMIS_E_UNSUPPORTED,
-                "n_layers %" PRIu32 " times n_kv_heads %" PRIu32 " exceeds %u lanes", p->n_layers,
-                p->n_kv_heads, TMS_MOST_LANES);
-    const uint64_t pages = (uint64_t)p->layers[0].n_pages * p->n_kv_heads;
-    TMS_REQUIRE(pages <= INT32_MAX, TAMIS_E_UNSUPPORTED,
-                "n_pages %" PRIu32 " times n_kv_heads %" PRIu32 " exceeds %" PRId32
-                ", the most bounds of a layer",
-                p->layers[0].n_pages, p->n_kv_heads, INT32_MAX);
-    TMS_REQUIRE(p->bounds_dtype == TAMIS_BOUNDS_AS_CACHE || p->bounds_dtype == TAMIS_BOUNDS_Q8,
-                TAMIS_E_ARGUMENT, "bounds_dtype %d is neither that of K (0) nor q8 (1)",
-                (int)p->bounds_dtype);
-    return TAMIS_OK;
-}
-
 /* Where all layers must be alike, since a page id and a plan's kernels serve all of them. */
 static tamis_status check_alike(const tamis_kv *first, const tamis_kv *kv, uint32_t layer,
                                 tamis_error *error) {
@@ -88,15 +62,25 @@ tamis_status tamis_view_create(tamis_context *context, const tamis_view_params *
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_REQUIRE_RESERVED(params, tamis_view_params);
-    TMS_TRY(check_shape(params, error));
+    TMS_REQUIRE(params->layers, TAMIS_E_ARGUMENT, "layers is NULL");
+    TMS_REQUIRE(params->bounds_dtype == TAMIS_BOUNDS_AS_CACHE ||
+                    params->bounds_dtype == TAMIS_BOUNDS_Q8,
+                TAMIS_E_ARGUMENT, "bounds_dtype %d is neither that of K (0) nor q8 (1)",
+                (int)params->bounds_dtype);
     tamis_cache_params shape = {.n_layers = params->n_layers,
                                 .n_heads = params->n_heads,
                                 .n_kv_heads = params->n_kv_heads,
-                                .head_dim = params->layers[0].head_dim,
-                                .page_size = params->layers[0].page_size,
-                                .dtype = params->layers[0].dtype,
                                 .bounds = params->bounds,
                                 .bounds_dtype = params->bounds_dtype};
+    TMS_TRY(tms_cache_check_heads(&shape, error));
+    TMS_REQUIRE((uint64_t)params->layers[0].n_pages * params->n_kv_heads <= INT32_MAX,
+                TAMIS_E_UNSUPPORTED,
+                "n_pages %" PRIu32 " times n_kv_heads %" PRIu32 " exceeds %" PRId32
+                ", the most bounds of a layer",
+                params->layers[0].n_pages, params->n_kv_heads, INT32_MAX);
+    shape.head_dim = params->layers[0].head_dim;
+    shape.page_size = params->layers[0].page_size;
+    shape.dtype = params->layers[0].dtype;
     TMS_TRY(tms_bounds_fill(&shape.bounds, error));
     tms_kv *layers = calloc(params->n_layers, sizeof *layers);
     TMS_REQUIRE(layers, TAMIS_E_NO_MEMORY, "no host memory for a view of %" PRIu32 " layers",

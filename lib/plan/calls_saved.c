@@ -276,6 +276,7 @@ tamis_status tamis_plan_restore(tamis_plan *plan, const tamis_save_params *param
     TMS_ENTER(plan);
     TMS_TRY(check_params(plan, params, error));
     TMS_REQUIRE(read, TAMIS_E_ARGUMENT, "read is NULL");
+    TMS_TRY(tms_view_refuse(plan->setup.cache, "tamis_plan_restore", error));
     transfer t = {.plan = plan, .stream = {.read = read, .user = user}};
     tms_saved_header own;
     tms_saved_header_of(&plan->setup, params->fingerprint, false, &own);

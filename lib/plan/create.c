@@ -271,7 +271,7 @@ static tamis_status check_sight(const tms_setup *setup, uint32_t layer, tamis_er
     return TAMIS_OK;
 }
 
-/* What a lane may hold. Where no lane loses tokens, nor gives back pages that rows of the plan would see,
+/* What a lane may hold. Page lists of a view may name a page twice. Where no lane loses tokens, nor gives back pages that rows of the plan would see,
  * a sequence has as many pages in each lane: then no more than the cache has. */
 static void limit_lanes(tms_setup *setup) {
     const tamis_cache *cache = setup->cache;
@@ -281,7 +281,6 @@ static void limit_lanes(tms_setup *setup) {
         const tamis_attention *a = &setup->layers[layer].attention;
         whole &= a->sliding_window == 0 && a->chunk == 0;
     }
-    if (cache->view && cache->params.capacity_tokens < most) most = cache->params.capacity_tokens;
     for (uint32_t i = 0; whole && i < cache->size.pools; i++) {
         const tms_pool *pool = &cache->pools[i];
         const uint32_t lanes = tms_end_lane(cache, pool) - tms_first_lane(cache, pool);

@@ -242,23 +242,30 @@ static uint64_t list_scratch_bytes(const tms_templates *l) {
     return tms_select_scratch(l->setup->dev, &select);
 }
 
-/* The most scratch of any launch: attend of decode rows or of prefill tiles over all pages,
- * page_mass, select. */
-static uint64_t scratch_bytes(const tms_templates *l) {
+/* Attend of a layer's decode rows or of prefill tiles over all pages. */
+static uint64_t attend_scratch_bytes(const tms_templates *l, uint32_t layer) {
     const tms_setup *setup = l->setup;
     const uint32_t rows = setup->params.max_rows;
-    uint64_t most = larger(mass_scratch_bytes(l), list_scratch_bytes(l));
-    tms_attend attend = tms_template_attend(l, 0, 0);
+    tms_attend attend = tms_template_attend(l, layer, 0);
     attend.max_pages = setup->max_pages;
     attend.batch.max_visible = setup->longest;
     /* Tiles of one row alone are those of sequences with one row each. */
     attend.batch.n_rows = attend.batch.n_tiles = smaller(rows, setup->params.max_sequences);
     attend.batch.max_tile_rows = 1;
-    most = larger(most, tms_attend_scratch(setup->dev, &attend));
+    const uint64_t decode = tms_attend_scratch(setup->dev, &attend);
     attend.batch.n_rows = rows;
     attend.batch.n_tiles = smaller(rows, rows / TMS_TILE_ROWS + setup->params.max_sequences);
     attend.batch.max_tile_rows = TMS_TILE_ROWS;
-    return larger(most, tms_attend_scratch(setup->dev, &attend));
+    return larger(decode, tms_attend_scratch(setup->dev, &attend));
+}
+
+/* The most scratch of any launch: attend, of whose forms each layer of a view may take another,
+ * page_mass, select. */
+static uint64_t scratch_bytes(const tms_templates *l) {
+    uint64_t most = larger(mass_scratch_bytes(l), list_scratch_bytes(l));
+    for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++)
+        most = larger(most, attend_scratch_bytes(l, layer));
+    return most;
 }
 
 static void make_templates(const tms_templates *l) {
@@ -316,17 +323,6 @@ static tms_write_rotated rotated_rows(const tms_templates *l, uint32_t layer) {
     return write;
 }
 
-/* Of a view: bounds alone, of each layer, which may lie as no other does. */
-static tamis_status warm_view(const tms_templates *l, tamis_error *error) {
-    const tms_setup *setup = l->setup;
-    for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++) {
-        tms_bounds bounds = tms_cache_bounds(setup->cache, layer);
-        bounds.pages = tms_step_table(l->step, 0);
-        TMS_TRY(tms_run_bounds(setup->dev, &bounds, error));
-    }
-    return TAMIS_OK;
-}
-
 /* Launches the ops that come before attend, with no rows. */
 static tamis_status warm_writes(const tms_templates *l, tamis_error *error) {
     const tms_setup *setup = l->setup;
@@ -379,7 +375,7 @@ static tamis_status warm_attends(const tms_templates *l, uint32_t layer, tamis_e
 
 tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_error *error) {
     const bool view = l->setup->cache->view != NULL;
-    TMS_TRY(view ? warm_view(l, error) : warm_writes(l, error));
+    if (!view) TMS_TRY(warm_writes(l, error)); /* the view has launched bounds */
     for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++) {
         if (!view && !tms_setup_is_first(l->setup, layer)) continue;
         for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {

@@ -98,7 +98,6 @@ static tamis_status look_at(const tms_viewing *viewing, const tamis_view_step *i
 static tamis_status check_length(const tms_viewing *viewing, const seen *s, uint32_t i,
                                  uint32_t rows, tamis_error *error) {
     const uint32_t most = viewing->setup->params.max_context;
-    const uint64_t slots = viewing->setup->cache->params.capacity_tokens;
     TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu32 " brings no rows", i);
     TMS_REQUIRE(s->length >= rows, TAMIS_E_ARGUMENT,
                 "sequence %" PRIu32 " has %" PRIu64 " tokens, and %" PRIu32 " rows among them", i,
@@ -106,9 +105,6 @@ static tamis_status check_length(const tms_viewing *viewing, const seen *s, uint
     TMS_REQUIRE(s->length <= most, TAMIS_E_ARGUMENT,
                 "sequence %" PRIu32 " has %" PRIu64 " tokens, which exceed max_context %" PRIu32, i,
                 s->length, most);
-    TMS_REQUIRE(s->length <= slots, TAMIS_E_ARGUMENT,
-                "sequence %" PRIu32 " has %" PRIu64 " tokens: the view has room for %" PRIu64, i,
-                s->length, slots);
     TMS_REQUIRE(s->length <= s->room, TAMIS_E_ARGUMENT,
                 "sequence %" PRIu32 " has %" PRIu64 " tokens: table_stride has room for %" PRIu64,
                 i, s->length, s->room);

@@ -10,8 +10,8 @@
 enum { SIZE = 8, DIM = 64, HEADS = 4, KV = 2, GROUP = HEADS / KV, SEQS = 2, ROWS = 5 };
 enum { LISTED = 6, SLOTS = LISTED * SIZE, IDS = SEQS * KV * LISTED };
 /* Beside tamis_kv_layout, all by strides: K and V in two halves; in two buffers, V as HND; V transposed
- * in a buffer of its own, [head][dim][slots of all pages]. */
-enum { HALVES = TAMIS_KV_STRIDES, TWO, TURNED, LAYOUTS };
+ * in a buffer of its own, [head][dim][slots of all pages]; both in two halves, [page][head][dim][slot]. */
+enum { HALVES = TAMIS_KV_STRIDES, TWO, TURNED, SPREAD, LAYOUTS };
 
 static const uint32_t lengths[SEQS] = {45, 26};
 static const int32_t row_seq[ROWS] = {0, 0, 0, 1, 1};
@@ -41,6 +41,10 @@ static bool shared(const own *o) {
     return o->layout != TAMIS_KV_OWN;
 }
 
+static bool has_values(const own *o) {
+    return o->layout == TWO || o->layout == TURNED;
+}
+
 static int32_t page_of(const own *o, uint32_t seq, uint32_t head, uint32_t ordinal) {
     return o->table[seq * o->batch.seq_stride + head * o->batch.head_stride + ordinal];
 }
@@ -50,6 +54,8 @@ static uint64_t row_at(const own *o, uint32_t page, uint32_t head, uint32_t slot
     const uint64_t all = (uint64_t)o->kv.n_pages * SIZE;
     if (which && o->layout == TWO) return ((page * KV + head) * SIZE + slot) * DIM;
     if (which && o->layout == TURNED) return head * DIM * all + page * SIZE + slot;
+    if (o->layout == SPREAD)
+        return (which * o->kv.n_pages + page) * SIZE * KV * DIM + head * DIM * SIZE + slot;
     switch (o->layout) {
     case TAMIS_KV_OWN:
         return ((page * 2 + which) * SIZE + slot) * DIM;
@@ -62,12 +68,18 @@ static uint64_t row_at(const own *o, uint32_t page, uint32_t head, uint32_t slot
     }
 }
 
+/* The elements from a row's channel to the next one. */
+static uint64_t channels_apart(const own *o, uint32_t which) {
+    if (o->layout == SPREAD) return SIZE;
+    return which && o->layout == TURNED ? (uint64_t)o->kv.n_pages * SIZE : 1;
+}
+
 /* Page ids in an order of no kind; the pages' unused slots are NaN. */
 static void fill_pages(own *o) {
     const uint64_t n = (uint64_t)o->kv.n_pages * 2 * SIZE * (shared(o) ? KV : 1) * DIM;
-    const uint64_t step = o->layout == TURNED ? (uint64_t)o->kv.n_pages * SIZE : 1;
+    const uint64_t k_step = channels_apart(o, 0), v_step = channels_apart(o, 1);
     float *data = malloc(n * sizeof *data);
-    float *values = o->layout < TWO ? data : data + n / 2;
+    float *values = has_values(o) ? data + n / 2 : data;
     assert_non_null(data);
     for (uint64_t i = 0; i < n; i++)
         data[i] = NAN;
@@ -75,12 +87,13 @@ static void fill_pages(own *o) {
         for (uint32_t h = 0; h < KV; h++)
             for (uint32_t s = 0; s < lengths[b]; s++) {
                 const uint32_t page = (uint32_t)page_of(o, b, h, s / SIZE);
-                memcpy(data + row_at(o, page, h, s % SIZE, 0), o->k[b][h][s], sizeof o->k[b][h][s]);
-                for (uint32_t d = 0; d < DIM; d++)
-                    values[row_at(o, page, h, s % SIZE, 1) + d * step] = o->v[b][h][s][d];
+                for (uint32_t d = 0; d < DIM; d++) {
+                    data[row_at(o, page, h, s % SIZE, 0) + d * k_step] = o->k[b][h][s][d];
+                    values[row_at(o, page, h, s % SIZE, 1) + d * v_step] = o->v[b][h][s][d];
+                }
             }
-    o->kv.data = ops_send_as(&o->rig, o->kv.dtype, data, o->layout < TWO ? n : n / 2);
-    if (o->layout >= TWO) o->values.data = ops_send_as(&o->rig, o->kv.dtype, values, n / 2);
+    o->kv.data = ops_send_as(&o->rig, o->kv.dtype, data, has_values(o) ? n / 2 : n);
+    if (has_values(o)) o->values.data = ops_send_as(&o->rig, o->kv.dtype, values, n / 2);
     free(data);
 }
 
@@ -110,7 +123,12 @@ static void open_own(own *o, int layout, tamis_dtype dtype) {
         o->kv.bounds_page_stride = 2 * KV * DIM;
         o->kv.bounds_head_stride = 2 * DIM;
     }
-    if (layout >= TWO) {
+    if (layout == SPREAD) {
+        o->kv.head_stride = DIM * SIZE;
+        o->kv.slot_stride = 1;
+        o->kv.channel_stride = SIZE;
+    }
+    if (has_values(o)) {
         o->kv.value_offset = 0;
         o->kv.values = &o->values;
         o->values = (tamis_kv_values){
@@ -597,6 +615,20 @@ static void calls_without_rows_need_no_buffers(void **state) {
     const tamis_attend_params attends = {.kv = kv, .batch = batch};
     const tamis_merge_params merge = {.n_parts = 2, .dim = DIM};
     const tamis_observe_params observe = {.kv = kv, .batch = batch};
+    const tamis_kv_values values = {
+        .page_stride = KV * SIZE * DIM, .head_stride = SIZE * DIM, .slot_stride = DIM};
+    const tamis_attend_params apart = {.kv = {.layout = TAMIS_KV_STRIDES,
+                                              .page_size = SIZE,
+                                              .head_dim = DIM,
+                                              .page_stride = KV * SIZE * DIM,
+                                              .head_stride = SIZE * DIM,
+                                              .slot_stride = DIM,
+                                              .values = &values},
+                                       .batch = batch};
+    uint64_t bytes = 1;
+    OK(tamis_op_attend(rig.context, &apart, &test_error));
+    OK(tamis_op_attend_scratch(rig.context, &apart, &bytes, &test_error));
+    assert_int_equal(bytes, 0);
     OK(tamis_op_bounds(rig.context, &bounds, &test_error));
     OK(tamis_op_score_pages(rig.context, &score, &test_error));
     OK(tamis_op_page_mass(rig.context, &mass, &test_error));

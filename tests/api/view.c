@@ -2,6 +2,7 @@
 /* Views: steps over K and V that a test keeps as engines do, beside a plan over a cache of the library's
  * that holds the same tokens: same pages, same bits; and what a view refuses. */
 #include "tests/api/ops_rig.h"
+#include <tamis/saved.h>
 #include <tamis/view.h>
 
 #include <stdlib.h>
@@ -422,7 +423,235 @@ static void a_cancelled_step_can_be_repeated(void **state) {
     close_engine(&e);
 }
 
+/* Rows of a step over one sequence, whose K and V have been sent: the layers are attended. */
+static void attend_layers(engine *e, const uint32_t *of, const uint32_t *rows, uint32_t from,
+                          uint32_t to) {
+    for (uint32_t layer = from; layer < to; layer++) {
+        fill_rows(e, layer, of, rows, 1);
+        OK(tamis_plan_attend(e->plan, layer, &e->q, &e->out, &test_error));
+    }
+}
+
+/* A list may name a page twice, and be longer than the view: each token twice is as each once. */
+static void lists_may_be_longer_than_the_view(void **state) {
+    (void)state;
+    static float once[HEADS][DIM], twice[HEADS][DIM];
+    static const tamis_selection_kind kinds[] = {TAMIS_SELECT_FULL, TAMIS_SELECT_QUEST};
+    const uint32_t of = 0, one = 1;
+    for (uint32_t k = 0; k < 2; k++) {
+        engine e;
+        static lists l;
+        open_engine(&e, NHD, 1, kinds[k], 0);
+        grow(&e, 0, PAGES);
+        for (uint32_t layer = 0; layer < LAYERS; layer++)
+            write_engine(&e, layer, 0, PAGES);
+        send_engine(&e);
+        OK(tamis_view_bound_pages(e.view, e.table[0], PAGES, &test_error));
+        memcpy(e.table[0] + PAGES, e.table[0], PAGES * sizeof e.table[0][0]);
+        l.rows[0] = 1;
+        for (uint32_t times = 1; times <= 2; times++) {
+            e.lengths[0] = times * PAGES;
+            list_pages(&e, &of, 1, times == 2, &l);
+            OK(tamis_plan_view_begin(e.plan, &l.step, &test_error));
+            e.lengths[0] = PAGES; /* the same queries */
+            attend_layers(&e, &of, &one, 0, LAYERS);
+            OK(tamis_plan_step_end(e.plan, &test_error));
+            OK(tamis_buffer_read(e.out.buffer, 0, times == 1 ? once : twice, sizeof once,
+                                 &test_error));
+        }
+        for (uint32_t i = 0; k == 0 && i < WIDTH; i++)
+            ops_near("out", i, (&twice[0][0])[i], (&once[0][0])[i], 1e-5);
+        close_engine(&e);
+    }
+}
+
+/* Each layer may take another form, which needs other scratch: here CUDA's matrix units serve the second
+ * alone, whose tiles take more for many sequences of two rows beside one of a whole tile. */
+static void layers_may_lie_as_no_other_does(void **state) {
+    (void)state;
+    enum { MANY = 512, SIZE = 16, LONG = MANY * SIZE, OF = 20, ALL = 32 + 2 * (OF - 1) };
+    const uint64_t bytes = (uint64_t)LONG * KV * DIM * 2, slots = KV * DIM;
+    static int32_t table[MANY * OF];
+    uint32_t lengths[OF], rows[OF];
+    ops_rig rig;
+    tamis_cache *view = NULL;
+    tamis_plan *plan = NULL;
+    tamis_kv_values values[LAYERS];
+    tamis_kv kv[LAYERS];
+    static float out[ALL * WIDTH];
+    void *ones = malloc(bytes);
+    ops_open(&rig);
+    assert_non_null(ones);
+    for (uint64_t i = 0; i < bytes / 2; i++)
+        ((uint16_t *)ones)[i] = 0x3c00;
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        values[layer] = (tamis_kv_values){.data = ops_send(&rig, ones, bytes, 0),
+                                          .page_stride = SIZE * slots,
+                                          .head_stride = layer ? DIM : SIZE * DIM,
+                                          .slot_stride = layer ? slots : DIM};
+        kv[layer] = (tamis_kv){.data = ops_send(&rig, ones, bytes, 0),
+                               .dtype = TAMIS_F16,
+                               .layout = TAMIS_KV_STRIDES,
+                               .page_size = SIZE,
+                               .head_dim = DIM,
+                               .n_pages = MANY,
+                               .page_stride = SIZE * slots,
+                               .head_stride = DIM,
+                               .slot_stride = slots,
+                               .values = &values[layer]};
+    }
+    free(ones);
+    for (uint32_t i = 0; i < MANY * OF; i++)
+        table[i] = (int32_t)(i % MANY);
+    for (uint32_t i = 0; i < OF; i++) {
+        lengths[i] = LONG - 1; /* of pages that all share, one sequence fills some */
+        rows[i] = i ? 2 : 32;
+    }
+    const tamis_view_params p = {
+        .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV, .layers = kv};
+    const tamis_plan_params of = {.max_sequences = OF, .max_rows = ALL, .max_context = LONG};
+    const tamis_view_step step = {.count = OF,
+                                  .exact = 1,
+                                  .rows = rows,
+                                  .lengths = lengths,
+                                  .table = table,
+                                  .table_stride = MANY};
+    static const float zeros[ALL * WIDTH];
+    const tamis_rows q = ops_rows(ops_send(&rig, zeros, sizeof zeros, 0), 0);
+    const tamis_rows to = ops_rows(ops_room(&rig, sizeof zeros, 0), 0);
+    OK(tamis_view_create(rig.context, &p, &view, &test_error));
+    OK(tamis_plan_create(view, &of, &plan, &test_error));
+    OK(tamis_plan_view_begin(plan, &step, &test_error));
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        OK(tamis_plan_attend(plan, layer, &q, &to, &test_error));
+        OK(tamis_buffer_read(to.buffer, 0, out, sizeof out, &test_error));
+        for (uint32_t i = 0; i < ALL * WIDTH; i++)
+            ops_near("out", i, out[i], 1.0, 1e-5);
+    }
+    OK(tamis_plan_step_end(plan, &test_error));
+    tamis_plan_destroy(&plan);
+    tamis_cache_destroy(&view);
+    ops_close(&rig);
+}
+
+/* Rows that are kept see what they would have seen. */
+static void rows_of_an_exact_step_may_be_left_out(void **state) {
+    (void)state;
+    static float all[30][HEADS][DIM], kept[2][HEADS][DIM];
+    const uint32_t of = 0, rows = 30, two[] = {10, 29};
+    engine e;
+    static lists l;
+    open_engine(&e, HND, 16, TAMIS_SELECT_QUEST, 0);
+    grow(&e, 0, rows);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        write_engine(&e, layer, 0, rows);
+    send_engine(&e);
+    l.rows[0] = rows;
+    list_pages(&e, &of, 1, false, &l);
+    l.step.exact = 1;
+    OK(tamis_plan_view_begin(e.plan, &l.step, &test_error));
+    attend_layers(&e, &of, &rows, 0, 2);
+    OK(tamis_buffer_read(e.out.buffer, 0, all, sizeof all, &test_error));
+    OK(tamis_plan_step_cancel(e.plan, &test_error));
+    OK(tamis_plan_view_begin(e.plan, &l.step, &test_error));
+    attend_layers(&e, &of, &rows, 0, 1);
+    OK(tamis_plan_step_keep_rows(e.plan, two, 2, &test_error));
+    fill_rows(&e, 1, &of, &rows, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        tamis_rows from = e.q, to = e.k;
+        static float q[HEADS][DIM];
+        OK(tamis_buffer_read(from.buffer, two[i] * sizeof q, q, sizeof q, &test_error));
+        OK(tamis_buffer_write(to.buffer, i * sizeof q, q, sizeof q, &test_error));
+    }
+    OK(tamis_plan_attend(e.plan, 1, &e.k, &e.out, &test_error));
+    OK(tamis_buffer_read(e.out.buffer, 0, kept, sizeof kept, &test_error));
+    for (uint32_t i = 0; i < 2 * WIDTH; i++)
+        ops_near("kept", i, (&kept[0][0][0])[i], (&all[two[i / WIDTH]][0][0])[i % WIDTH], 1e-5);
+    OK(tamis_plan_step_end(e.plan, &test_error));
+    close_engine(&e);
+}
+
+/* Steps under fixed launches, and timed ones, give the bits of others; what a graph did is marked. */
+static void fixed_launches_and_times_change_no_bit(void **state) {
+    (void)state;
+    static const uint32_t flags[] = {TAMIS_PLAN_FIXED_LAUNCHES, TAMIS_PLAN_TIMING,
+                                     TAMIS_PLAN_UNFUSED};
+    static const uint32_t of[SEQS] = {0, 1, 2}, other[SEQS] = {1, 2, 0}, one[SEQS] = {1, 1, 1};
+    for (uint32_t f = 0; f < 3; f++) {
+        engine e;
+        static lists l;
+        tamis_plan_times times;
+        tamis_plan_counters counters;
+        open_engine(&e, HND, 8, TAMIS_SELECT_QUEST, 0);
+        tamis_plan_destroy(&e.plan);
+        e.params.flags = flags[f];
+        OK(tamis_plan_create(e.view, &e.params, &e.plan, &test_error));
+        for (uint32_t b = 0; b < SEQS; b++)
+            for (uint32_t piece = 0; piece < 2; piece++) {
+                const uint32_t rows = 40 - b;
+                step_both(&e, &b, &rows, 1, 0, piece);
+            }
+        for (uint32_t i = 0; i < 9; i++)
+            step_both(&e, i % 2 ? of : other, one, SEQS, SEQS, i % 3 == 0);
+        tamis_plan_get_times(e.plan, &times);
+        assert_true(flags[f] != TAMIS_PLAN_TIMING || times.attend_us + times.fused_us > 0);
+        if (flags[f] == TAMIS_PLAN_FIXED_LAUNCHES) {
+            tamis_plan_get_counters(e.plan, &counters);
+            const uint64_t steps = counters.steps, selected = counters.rows_selected;
+            for (uint32_t b = 0; b < SEQS; b++) {
+                grow(&e, b, 1);
+                l.rows[b] = 1;
+            }
+            list_pages(&e, of, SEQS, true, &l);
+            OK(tamis_plan_view_begin(e.plan, &l.step, &test_error));
+            OK(tamis_plan_step_mark_replayed(e.plan, &test_error));
+            OK(tamis_plan_step_end(e.plan, &test_error));
+            tamis_plan_get_counters(e.plan, &counters);
+            assert_int_equal(counters.steps, steps + 1);
+            assert_int_equal(counters.rows_selected, selected + SEQS * LAYERS);
+        }
+        close_engine(&e);
+    }
+}
+
+/* In any order, and with a step open; what outlives its origin answers E_STATE. */
+static void views_and_plans_end_in_any_order(void **state) {
+    (void)state;
+    engine e;
+    static lists l;
+    tamis_plan *second = NULL;
+    tamis_plan_memory measured = {0}, taken = {0};
+    tamis_cache_stats stats;
+    const uint32_t of = 0;
+    open_engine(&e, TWO, 16, TAMIS_SELECT_QUEST, 0);
+    OK(tamis_plan_measure(e.view, &e.params, &measured, &test_error));
+    OK(tamis_plan_get_memory(e.plan, &taken, &test_error));
+    assert_memory_equal(&measured, &taken, sizeof taken);
+    tamis_cache_get_stats(e.view, &stats);
+    assert_int_equal(stats.pages_total, PAGES);
+    assert_int_equal(stats.bytes_reserved, (uint64_t)LAYERS * KV * PAGES * 2 * DIM * sizeof(float));
+    assert_int_equal(stats.sequences + stats.pages_held + stats.bytes_held, 0);
+    OK(tamis_plan_create(e.view, &e.params, &second, &test_error));
+    grow(&e, 0, 1);
+    l.rows[0] = 1;
+    list_pages(&e, &of, 1, false, &l);
+    OK(tamis_plan_view_begin(second, &l.step, &test_error));
+    FAILS(tamis_plan_view_begin(e.plan, &l.step, &test_error), TAMIS_E_STATE, "a step on the view");
+    tamis_plan_destroy(&second);
+    OK(tamis_plan_view_begin(e.plan, &l.step, &test_error));
+    tamis_cache_destroy(&e.view);
+    FAILS(tamis_plan_attend(e.plan, 0, &e.q, &e.out, &test_error), TAMIS_E_STATE, "");
+    FAILS(tamis_plan_view_begin(e.plan, &l.step, &test_error), TAMIS_E_STATE, "");
+    close_engine(&e);
+}
+
 /* ---- Refused --------------------------------------------------------------------------------- */
+
+static int read_nothing(void *user, void *bytes, size_t n) {
+    (void)user, (void)bytes, (void)n;
+    fail_msg("nothing is read");
+    return -1;
+}
 
 static void what_writes_is_refused(void **state) {
     (void)state;
@@ -438,6 +667,9 @@ static void what_writes_is_refused(void **state) {
           "tamis_cache_add: the cache is a view of memory that the caller fills");
     FAILS(tamis_cache_set_bounds(e.view, &mean, &test_error), TAMIS_E_UNSUPPORTED,
           "tamis_cache_set_bounds: the cache is a view");
+    const tamis_save_params saved = {0};
+    FAILS(tamis_plan_restore(e.plan, &saved, read_nothing, NULL, &id, &test_error),
+          TAMIS_E_UNSUPPORTED, "tamis_plan_restore: the cache is a view");
     FAILS(tamis_plan_step_begin(e.plan, &step, &test_error), TAMIS_E_UNSUPPORTED,
           "tamis_plan_step_begin: the cache is a view");
     for (int kind = 1; kind < test_evictions(); kind++) {
@@ -529,32 +761,6 @@ static void wrong_tables_are_refused(void **state) {
 }
 
 /* A list that names pages more than once is no longer than one of all pages: tables have room for that. */
-static void lists_are_no_longer_than_the_view(void **state) {
-    (void)state;
-    engine e;
-    tamis_cache *view = NULL;
-    tamis_plan *plan = NULL;
-    static const int32_t table[] = {2, 0, 2, 1};
-    uint32_t length = 49;
-    open_engine(&e, NHD, 16, TAMIS_SELECT_QUEST, 0);
-    for (uint32_t i = 0; i < LAYERS; i++)
-        e.kv[i].n_pages = 3;
-    const tamis_view_params p = {
-        .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV, .layers = e.kv};
-    const tamis_view_step step = {
-        .count = 1, .lengths = &length, .table = table, .table_stride = 4};
-    OK(tamis_view_create(e.rig.context, &p, &view, &test_error));
-    OK(tamis_plan_create(view, &e.params, &plan, &test_error));
-    FAILS(tamis_plan_view_begin(plan, &step, &test_error), TAMIS_E_ARGUMENT,
-          "sequence 0 has 49 tokens: the view has room for 48");
-    length = 48;
-    OK(tamis_plan_view_begin(plan, &step, &test_error));
-    OK(tamis_plan_step_end(plan, &test_error));
-    tamis_plan_destroy(&plan);
-    tamis_cache_destroy(&view);
-    close_engine(&e);
-}
-
 static void wrong_views_are_refused(void **state) {
     (void)state;
     engine e;
@@ -575,12 +781,13 @@ static void wrong_views_are_refused(void **state) {
     WRONG(p.n_layers = 0, TAMIS_E_ARGUMENT, "n_layers is 0");
     WRONG(p.layers = NULL, TAMIS_E_ARGUMENT, "layers is NULL");
     WRONG(p.n_heads = 5, TAMIS_E_ARGUMENT, "n_heads 5 is not a multiple of n_kv_heads 2");
-    WRONG(p.n_heads = 256, TAMIS_E_UNSUPPORTED, "groups of at most 64");
+    WRONG(p.n_heads = 256, TAMIS_E_UNSUPPORTED, "groups of 128; at most 64");
     WRONG((p.n_layers = 1u << 23, p.n_kv_heads = p.n_heads), TAMIS_E_UNSUPPORTED,
           "n_layers 8388608 times n_kv_heads 4 exceeds 16777216 lanes");
     WRONG((p.n_layers = 1, p.n_kv_heads = p.n_heads = 1u << 24, e.kv[0].n_pages = 200),
           TAMIS_E_UNSUPPORTED, "n_pages 200 times n_kv_heads 16777216 exceeds 2147483647");
     e.kv[0].n_pages = PAGES;
+    WRONG((p.n_heads = p.n_kv_heads = 1u << 31), TAMIS_E_UNSUPPORTED, "exceeds 16777216 lanes");
     WRONG(p.bounds_dtype = (tamis_bounds_dtype)2, TAMIS_E_ARGUMENT, "bounds_dtype 2 is neither");
     WRONG(p.bounds.kind = (tamis_bounds_kind)9, TAMIS_E_ARGUMENT, "9");
     WRONG(p.reserved[0] = 3, TAMIS_E_ARGUMENT, "reserved[0] of tamis_view_params is 3");
@@ -596,6 +803,13 @@ static void wrong_views_are_refused(void **state) {
     WRONG((e.kv[1] =
                (tamis_kv){.data = sound.data, .page_size = 16, .head_dim = DIM, .n_pages = PAGES}),
           TAMIS_E_UNSUPPORTED, "layer 1: head_stride is 0 (layout 0)");
+    if (on_cuda()) {
+        WRONG((e.kv[1].page_stride = e.kv[1].channel_stride = 2), TAMIS_E_UNSUPPORTED,
+              "channels of a row 2 elements apart: must be adjacent");
+        WRONG((e.kv[1].n_pages = e.kv[0].n_pages = 2, e.kv[1].page_stride = 6000 + 1),
+              TAMIS_E_UNSUPPORTED, "K and V rows with a stride of 6001 elements");
+        e.kv[0].n_pages = PAGES;
+    }
     WRONG(e.values[1].page_stride *= 4, TAMIS_E_ARGUMENT, "layer 1: values: 3121152 bytes");
 #undef WRONG
     assert_null(view);
@@ -608,9 +822,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test(pages_of_any_size_read_the_same),
         cmocka_unit_test(bounds_come_by_calls_and_at_the_end),
         cmocka_unit_test(a_cancelled_step_can_be_repeated),
+        cmocka_unit_test(lists_may_be_longer_than_the_view),
+        cmocka_unit_test(layers_may_lie_as_no_other_does),
+        cmocka_unit_test(rows_of_an_exact_step_may_be_left_out),
+        cmocka_unit_test(fixed_launches_and_times_change_no_bit),
+        cmocka_unit_test(views_and_plans_end_in_any_order),
         cmocka_unit_test(what_writes_is_refused),
         cmocka_unit_test(wrong_tables_are_refused),
-        cmocka_unit_test(lists_are_no_longer_than_the_view),
         cmocka_unit_test(wrong_views_are_refused),
     };
     int skip = test_begin(argc, argv);

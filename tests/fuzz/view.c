@@ -249,7 +249,6 @@ static bool forms_are_wrong(const step *s) {
 
 static bool sequence_is_wrong(const world *w, const step *s, uint32_t i) {
     const uint64_t length = length_of(w, s, i);
-    if (length > (uint64_t)w->n_pages * w->page_size) return true;
     if (length > w->params.max_context || s->rows[i] == 0 || s->rows[i] > length) return true;
     for (uint32_t p = 0; p < pages_of(w, (uint32_t)length); p++)
         if (list_of(s, i)[p] < 0 || (uint32_t)list_of(s, i)[p] >= w->n_pages) return true;

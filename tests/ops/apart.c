@@ -3,7 +3,8 @@
  * device K takes the first half of the buffer and V the second:
  *   halves  both [page][slot][head][dim];
  *   apart   K so, V [page][head][slot][dim];
- *   turned  K [page][head][dim][slot], V [head][dim][page][slot]. */
+ *   turned  K [page][head][dim][slot], V [head][dim][page][slot];
+ *   spread  both [page][head][dim][slot], so that V is not apart. */
 #include "check.h"
 
 #include <string.h>
@@ -23,6 +24,7 @@ static tms_apart strides_of(const check_data *data, bool value) {
         .page_stride = h * d * s, .head_stride = d * s, .slot_stride = 1, .channel_stride = s};
     const tms_apart values = {
         .page_stride = s, .head_stride = d * n * s, .slot_stride = 1, .channel_stride = n * s};
+    if (layout == LAYOUT_SPREAD) return keys;
     if (layout == LAYOUT_TURNED) return value ? values : keys;
     return layout == LAYOUT_APART && value ? hnd : nhd;
 }
@@ -57,6 +59,8 @@ void check_apart_kv(const check_side *side, tms_kv *kv) {
     kv->head_stride = keys.head_stride;
     kv->slot_stride = keys.slot_stride;
     kv->channel_stride = keys.channel_stride;
+    kv->value_offset = half_of(side->data);
+    if (check_get(side->data, KEY_LAYOUT) == LAYOUT_SPREAD) return;
     kv->value_offset = 0;
     kv->apart = strides_of(side->data, true);
     kv->apart.data = check_ref(side, BUF_KV, half_of(side->data));

@@ -536,6 +536,7 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:f32:apart:b2:g5:d80:page128:kv600:logits"},
             {LIST_CI, "nasty:f16:turned:b3:r5:g4:kv255:top6"},
             {LIST_CI, "normal:f32:turned:r5:tile7:g3:d80:page8:kv200:first"},
+            {LIST_CI, "nasty:f16:spread:b3:g3:kv255:top6"},
             {LIST_CI, "normal:f16:page1:b3:r5:g4:kv255:top1"},
             {LIST_CI, "nasty:f16:nhd:page1:r33:tile32:g3:d128:kv255"},
             {LIST_CI, "nasty:f32:hnd:page2:b3:g5:kv255:first"},

@@ -20,7 +20,8 @@ static const char *const type_words[] = {"f32",  "f16",    "bf16",   "q8_0",  "q
                                          "q2_k", "iq4_nl", "iq4_xs", "mxfp4", NULL};
 _Static_assert(sizeof type_words / sizeof *type_words == CHECK_WEIGHT_TYPES + 1, "every type");
 static const char *const source_words[] = {"from-f32", "from-f16", "from-bf16", NULL};
-static const char *const layout_words[] = {"own", "nhd", "hnd", "halves", "apart", "turned", NULL};
+static const char *const layout_words[] = {"own",   "nhd",    "hnd",    "halves",
+                                           "apart", "turned", "spread", NULL};
 static const char *const way_words[] = {"row",         "rowforced",  "forced",       "table",
                                         "tableforced", "mass",       "pos",          "posforced",
                                         "masstable",   "massforced", "posmasstable", NULL};

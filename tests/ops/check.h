@@ -89,15 +89,17 @@ typedef enum check_key {
 } check_key;
 
 typedef enum check_fill { FILL_INTS, FILL_NORMAL, FILL_NASTY } check_fill;
-/* From HALVES on K and V lie apart (tms_apart; apart.c): with the same strides, with others, or with
- * channels that are not adjacent. */
+/* From HALVES on K and V lie as they may where they are only read (apart.c): apart (tms_apart) with the same
+ * strides, with others, or with channels that are not adjacent; with such channels, V value_offset
+ * behind K. */
 typedef enum check_layout {
     LAYOUT_OWN,
     LAYOUT_NHD,
     LAYOUT_HND,
     LAYOUT_HALVES,
     LAYOUT_APART,
-    LAYOUT_TURNED
+    LAYOUT_TURNED,
+    LAYOUT_SPREAD
 } check_layout;
 
 typedef struct check_op check_op;

@@ -44,7 +44,7 @@ const char *check_planes_reject(const check_case *c) {
 bool check_lanes_cpu_form(const check_case *c) {
     const uint32_t dim = c->v[KEY_D];
     return (dim == 64 || dim == 128 || dim == 512) && c->v[KEY_PAGE] == 16 && c->v[KEY_G] <= 16 &&
-           c->v[KEY_LAYOUT] != LAYOUT_TURNED;
+           c->v[KEY_LAYOUT] < LAYOUT_TURNED;
 }
 
 uint32_t check_page_id(const check_data *data, uint32_t seq, uint32_t head, uint32_t ordinal) {
@@ -121,7 +121,8 @@ static void set_layout(check_data *data) {
         break;
     case LAYOUT_HALVES:
     case LAYOUT_APART:
-    case LAYOUT_TURNED: /* on the host; on a device as apart.c says */
+    case LAYOUT_TURNED:
+    case LAYOUT_SPREAD: /* on the host; on a device as apart.c says */
     case LAYOUT_NHD:    /* [page][K, V][slot][head][dim] */
         *kv = (tms_kv){.page_stride = 2 * s * h * d, .head_stride = d, .slot_stride = h * d};
         kv->value_offset = s * h * d;

@@ -96,7 +96,7 @@ bounds.clh|score_pages|s,scales\[channel / Q8_BLOCK\],scales[0],
 common.clh|read_rows|s/row.scales\[c \/ Q8_BLOCK\]/row.scales[0]/
 common.clh|attend|s/(row).scales + (c) \/ Q8_BLOCK \* 2/(row).scales/
 common.clh|attend|s/VALUE_SLOT_STRIDE apart_slot_stride/VALUE_SLOT_STRIDE slot_stride/
-common.clh|attend|s/APART ? apart_channel_stride : channel_stride/channel_stride/
+common.clh|attend|s/VALUE_CHANNEL_STRIDE apart_channel_stride/VALUE_CHANNEL_STRIDE channel_stride/
 cpu.clh|attend|s/arg.apart_slot_stride}/arg.slot_stride}/
 common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/
 compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/

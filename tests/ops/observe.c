@@ -328,7 +328,7 @@ static const char *reject(const check_case *c) {
 }
 
 static bool has_cpu_form(const check_case *c) {
-    return c->v[KEY_LAYOUT] != LAYOUT_TURNED;
+    return c->v[KEY_LAYOUT] < LAYOUT_TURNED;
 }
 
 const check_op check_op_observe = {

@@ -37,6 +37,7 @@ static struct attention {
     tamis_plan *plan;
     int32_t *pages;   /* 0, 1, 2, ... */
     uint32_t bounded; /* pages that have bounds */
+    uint32_t filled;  /* that have them when the open step has ended */
     /* Of the open step: the layers that have attended. Its last one ends it. */
     bool open, attended[MOST_LAYERS];
     uint32_t n_attended;
@@ -98,6 +99,10 @@ static bool look_at(const struct ggml_tensor *op) {
         return false; /* another context's */
     if (layer_of(op) < 0) {
         if (the.context || the.n_layers == MOST_LAYERS) return false;
+        if (the.n_layers > 0 && !(ggml_are_same_stride(op->src[K]->view_src, the.keys[0]) &&
+                                  ggml_are_same_stride(op->src[V]->view_src, the.values[0]) &&
+                                  ggml_are_same_shape(op->src[K]->view_src, the.keys[0])))
+            return false; /* one view has layers of one shape */
         the.keys[the.n_layers] = op->src[K]->view_src;
         the.values[the.n_layers++] = op->src[V]->view_src;
     }
@@ -212,7 +217,7 @@ static tamis_status begin(const struct ggml_tensor *op) {
             tamis_view_bound_pages(the.view, the.pages + the.bounded, before - the.bounded, &error);
         if (status != TAMIS_OK) return status;
     }
-    the.bounded = n / PAGE; /* the row's own page with the step */
+    the.filled = n / PAGE; /* the row's own page gets them in the step */
     const tamis_view_step step = {
         .count = 1, .lengths = &n, .table = the.pages, .table_stride = n / PAGE + 1};
     memset(the.attended, 0, sizeof the.attended);
@@ -223,8 +228,10 @@ static tamis_status begin(const struct ggml_tensor *op) {
 }
 
 static tamis_status end(void) {
-    the.open = false;
-    return tamis_plan_step_end(the.plan, &error);
+    const tamis_status status = tamis_plan_step_end(the.plan, &error);
+    the.open = status != TAMIS_OK;
+    if (!the.open) the.bounded = the.filled;
+    return status;
 }
 
 static tamis_status cancel(void) {

@@ -248,7 +248,8 @@ typedef enum tamis_kv_layout {
 /* V rows that do not lie value_offset behind their K rows: they are in a buffer of their own, or in the same one
  * with strides of their own. With page p, KV head h, slot s of the page, in elements:
  *   channel c of a V row at  p·page_stride + h·head_stride + s·slot_stride + c·channel_stride.
- * Values that lie transposed have a slot_stride of 1. */
+ * Values that lie transposed have a slot_stride of 1. A call without rows builds the kernels for values
+ * apart if data is given. */
 typedef struct tamis_kv_values {
     tamis_place data;
     uint64_t page_stride, head_stride, slot_stride;

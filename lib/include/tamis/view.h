@@ -55,7 +55,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_view_bound_pages(tamis_cache *view
  *          sequence table_stride may be 0: the table is as long as its list;
  *   CSR    its pages are indices[indptr[b]] to indices[indptr[b+1] - 1], of which the last one has
  *          last_page_len[b] slots, from 1 to page_size; a sequence has a page at least.
- * With a page_size of 1 a page is a slot. Lengths count the step's rows, which are the last ones. */
+ * With a page_size of 1 a page is a slot. Lengths count the step's rows, which are the last ones. A list
+ * may name a page twice. Two sequences may have pages in common, but none that rows of both fill. */
 typedef struct tamis_view_step {
     uint32_t count; /* sequences */
     int exact;      /* as in tamis_step */
@@ -78,8 +79,8 @@ typedef struct tamis_view_step {
  * like that of the same place in the step before is not sent again. Rows that a sequence brings again, since
  * the engine has given up their step, bound their pages again.
  * Errors: E_ARGUMENT (no view; both forms or neither; a page id that is not below n_pages; a length below
- * the sequence's rows, above max_context, above what table_stride holds or above the slots of all pages; an
- * indptr that falls; a last_page_len), with the sequence and the value; E_STATE (a step is open), E_NO_MEMORY, E_DEVICE. Then
+ * the sequence's rows, above max_context or above what table_stride holds; an indptr that falls; a
+ * last_page_len), with the sequence and the value; E_STATE (a step is open), E_NO_MEMORY, E_DEVICE. Then
  * no step is open. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_view_begin(tamis_plan *plan,
                                                               const tamis_view_step *step,
