@@ -39,9 +39,10 @@ static void add_selection(const tms_templates *l, uint32_t layer, tms_sparse_att
     const tms_reading *reading = &setup->reading;
     const tms_ref scores = {l->scores, 0};
     uint64_t entries = (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
+    const uint32_t capacity = tms_setup_entries(setup);
     p->attend.lists = (tms_lists){.pages = {l->lists, 0},
-                                  .count = {l->lists, entries * reading->k * sizeof(int32_t)},
-                                  .capacity = reading->k};
+                                  .count = {l->lists, entries * capacity * sizeof(int32_t)},
+                                  .capacity = capacity};
     p->select = (tms_select){.granularity = setup->cache->params.page_size,
                              .k = reading->k,
                              .sinks = reading->sinks,
@@ -273,7 +274,8 @@ tamis_status tms_templates_create(tms_templates *l, tamis_error *error) {
     /* Lists, and rows of scores, of the largest step that is not exact. */
     const uint64_t entries =
         (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
-    const uint64_t scores = entries * setup->max_pages, lists = entries * (reading->k + 1ull);
+    const uint64_t scores = entries * setup->max_pages,
+                   lists = entries * (tms_setup_entries(setup) + 1ull);
     const uint64_t lse =
         (uint64_t)setup->params.max_rows * setup->cache->params.n_heads * sizeof(float);
     const bool random = reading->scored == TMS_SCORE_RANDOM;
@@ -361,7 +363,7 @@ static tamis_status warm_attends(const tms_templates *l, uint32_t layer, tamis_e
     if (reading->scored == TMS_SCORE_BOUNDS)
         TMS_TRY(tms_run_score_pages(dev, &listed.score, error));
     if (reading->scored == TMS_SCORE_MASS) TMS_TRY(tms_run_page_mass(dev, &mass, error));
-    TMS_TRY(tms_run_select(dev, &listed.select, error));
+    if (!reading->given) TMS_TRY(tms_run_select(dev, &listed.select, error));
     return tms_run_attend(dev, &listed.attend, error);
 }
 

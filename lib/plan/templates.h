@@ -22,7 +22,7 @@ typedef struct tms_templates {
     const tms_sight *sight;
     tms_template *templates; /* [n_layers] */
     tms_mem *scores;         /* f32 [max_selected_rows][n_kv_heads][max_pages] */
-    tms_mem *lists;          /* int32 [max_selected_rows][n_kv_heads][k], then the counts */
+    tms_mem *lists; /* int32 [max_selected_rows][n_kv_heads][tms_setup_entries], then the counts */
     tms_mem *scratch;
     tms_mem *lse;      /* f32 [max_rows][n_heads], where layers have sinks */
     float *score_host; /* as many as scores, for selection random */

@@ -285,6 +285,11 @@ static void other_ops(void) {
     require(tamis_op_argmax(context, &argmax, &error));
     require(tamis_op_merge(context, &merge, &error));
     require(tamis_op_scatter_rows(context, &scatter, &error));
+    for (uint32_t pair = 0; pair < 9; pair++) {
+        const tamis_convert_params convert = {
+            .x.dtype = (tamis_dtype)(pair / 3), .y.dtype = (tamis_dtype)(pair % 3), .width = 4096};
+        require(tamis_op_convert(context, &convert, &error));
+    }
     for (uint32_t i = 0; i < 2; i++) {
         const tamis_rotate_params rotate = {
             .n_heads = 32, .head_dim = 128, .rotation = {.pairing = pairings[i]}};

@@ -81,6 +81,7 @@ const check_op check_op_convert = {
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:r9"},
                                      {LIST_SMOKE, "nasty:from-f32:f16:r9:d17:pad3"},
                                      {LIST_SMOKE, "nasty:from-f32:bf16:r9:d17:pad3"},
+                                     {LIST_SMOKE, "nasty:from-bf16:f16:r9:d17:pad1"},
                                      {LIST_CI, "r0"},
                                      {LIST_OCLGRIND, "from-f32:f16:d33:r4:pad1"},
                                      {LIST_OCLGRIND, "from-bf16:f32:d33:r4:pad1"},
