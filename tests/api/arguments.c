@@ -460,7 +460,7 @@ static void selections_are_known_by_name_and_checked(void **state) {
     uint32_t n = 0;
     for (; tamis_selection_name_at(n); n++)
         OK(tamis_selection_parse(tamis_selection_name_at(n), &s, &test_error));
-    assert_int_equal(n, TAMIS_SELECT_RANDOM + 2); /* every kind, and quest-paper */
+    assert_int_equal(n, TAMIS_SELECT_CALLER + 2); /* every kind, and quest-paper */
     assert_null(tamis_selection_name_at(UINT32_MAX));
     assert_string_equal(tamis_selection_name_at(n - 1), "quest-paper");
     OK(tamis_selection_parse("quest-paper", &s, &test_error));

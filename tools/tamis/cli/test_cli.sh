@@ -200,6 +200,8 @@ check_run_eviction() {
     usage_error '^tamis run: --evict all: there is no eviction' "${wrong[@]}" --evict all
     usage_error '^tamis run: --evict caller: takes its scores from a program' \
         "${wrong[@]}" --evict caller
+    usage_error '^tamis run: --select caller: takes its lists from a program' \
+        "${wrong[@]}" --select caller
     usage_error '^tamis run: --evict frob: must be one of reindex, ' "${wrong[@]}" --evict h2o+frob
     usage_error '^tamis run: --evict snapkv: has no option rerank$' \
         "${wrong[@]}" --evict snapkv+rerank
