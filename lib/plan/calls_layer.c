@@ -609,23 +609,30 @@ static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, const atten
     return TAMIS_OK;
 }
 
-tamis_status tamis_plan_attend_with(tamis_plan *plan, uint32_t layer,
-                                    const tamis_plan_attend_params *params, tamis_error *error) {
-    TMS_ENTER(plan);
+/* Either call, entered. */
+static tamis_status attend_layer(tamis_plan *plan, uint32_t layer,
+                                 const tamis_plan_attend_params *params, tamis_error *error) {
     attended_rows rows;
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
     TMS_TRY(tms_plan_check_held(plan, layer, error));
-    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
-    TMS_REQUIRE_RESERVED(params, tamis_plan_attend_params);
     TMS_TRY(check_attending(plan, layer, params, &rows, error));
     return enqueue_attend(plan, layer, &rows, error);
 }
 
+tamis_status tamis_plan_attend_with(tamis_plan *plan, uint32_t layer,
+                                    const tamis_plan_attend_params *params, tamis_error *error) {
+    TMS_ENTER(plan);
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    TMS_REQUIRE_RESERVED(params, tamis_plan_attend_params);
+    return attend_layer(plan, layer, params, error);
+}
+
 tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
                                const tamis_rows *out, tamis_error *error) {
+    TMS_ENTER(plan);
     static const tamis_rows none;
     const tamis_plan_attend_params params = {.q = q ? *q : none, .out = out ? *out : none};
-    return tamis_plan_attend_with(plan, layer, &params, error);
+    return attend_layer(plan, layer, &params, error);
 }
 
 /* ---- Write and attend ------------------------------------------------------------------------- */
