@@ -83,7 +83,7 @@ mutant "words of one thread alone in compact.cu" compact copy_slots \
     's/i < words; i += parts/i == part; i += parts/' "FAIL copy_slots"
 mutant "wrong stride in convert.cu" convert convert 's/row \* a.y_stride/row * a.x_stride/' \
     "FAIL convert"
-mutant "entries from the list'"'"'s end on in take_lists.cu" take_lists take_lists \
+mutant "entry behind the lane in take_lists.cu" take_lists take_lists \
     's/entry >= end/entry > end/' "FAIL take_lists"
 mutant "minimum rounded up in q8.cuh" rows write_rows 's/> size ? d - 1/> size ? d/' \
     "FAIL write_rows" q8.cuh
