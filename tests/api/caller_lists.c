@@ -38,7 +38,7 @@ static tamis_selection caller(uint32_t budget) {
 
 static tamis_plan_params plan_of(const lists_case *c) {
     tamis_plan_params plan = {.selection = c->selection,
-                              .max_sequences = SEQUENCES,
+                              .max_sequences = SEQUENCES + 1, /* a leaf of a tree */
                               .max_rows = MOST_ROWS,
                               .max_selected_rows = 8,
                               .max_context = CONTEXT,
@@ -236,9 +236,14 @@ static void check_row(lists_world *l, uint32_t layer, row_of_step of, uint32_t r
 
 /* ---- Quest's lists --------------------------------------------------------------------------- */
 
+static const uint32_t *parents; /* of the next steps' rows; NULL: lines */
+
 static void begin(lists_world *l, const uint32_t *rows, uint32_t exact_from) {
-    const tamis_step step = {
-        .sequences = l->ids, .rows = rows, .count = SEQUENCES, .exact_from = exact_from};
+    const tamis_step step = {.sequences = l->ids,
+                             .rows = rows,
+                             .count = SEQUENCES,
+                             .exact_from = exact_from,
+                             .parents = parents};
     OK(tamis_plan_step_begin(l->w.plan, &step, &test_error));
 }
 
@@ -275,6 +280,11 @@ static void same_step(lists_world *a, lists_world *b, const uint32_t *rows, uint
             assert_int_equal(read_list(b, i / 2, i % 2, list), lists.count[i]);
             assert_memory_equal(list, lists.entries + i * lists.capacity, lists.count[i] * 4ull);
         }
+    }
+    if (parents) { /* nothing stays */
+        OK(tamis_plan_step_cancel(a->w.plan, &test_error));
+        OK(tamis_plan_step_cancel(b->w.plan, &test_error));
+        return;
     }
     OK(tamis_plan_step_end(a->w.plan, &test_error));
     OK(tamis_plan_step_end(b->w.plan, &test_error));
@@ -313,6 +323,29 @@ static void quests_lists_give_quests_bits(void **state) {
         close_lists(&a);
         close_lists(&b);
     }
+}
+
+static void rows_of_trees_read_their_lists(void **state) {
+    (void)state;
+    static const uint32_t tree[] = {TAMIS_NO_ROW, 0, 0, TAMIS_NO_ROW, TAMIS_NO_ROW};
+    static const uint32_t rows[SEQUENCES] = {3, 1, 1};
+    const lists_case quest = {
+        .dtype = TAMIS_F16,
+        .selection = {.kind = TAMIS_SELECT_QUEST, .budget = BUDGET, .recent = 1},
+        .flags = TAMIS_PLAN_UNFUSED | TAMIS_PLAN_TREES};
+    lists_case own = quest;
+    own.selection = caller(BUDGET);
+    lists_world a, b;
+    open_lists(&a, &quest);
+    open_lists(&b, &own);
+    prefill(&a);
+    prefill(&b);
+    parents = tree;
+    same_step(&a, &b, rows, 0, false);
+    parents = NULL;
+    assert_int_equal(skipped(&b), 0);
+    close_lists(&a);
+    close_lists(&b);
 }
 
 /* ---- Any lists ------------------------------------------------------------------------------- */
@@ -835,6 +868,7 @@ static void calls_are_refused_by_name(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quests_lists_give_quests_bits),
+        cmocka_unit_test(rows_of_trees_read_their_lists),
         cmocka_unit_test(lists_of_anything_are_read_as_far_as_they_are_valid),
         cmocka_unit_test(halves_merge_to_the_whole),
         cmocka_unit_test(lse_is_that_of_the_formula),

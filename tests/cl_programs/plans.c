@@ -110,8 +110,10 @@ static void attention_of(const shape *s, tamis_dtype dtype) {
 
 /* Every selection, with every rule for groups where pages are scored. */
 static void selections(const shape *s, tamis_dtype dtype) {
-    for (uint32_t kind = TAMIS_SELECT_FULL; kind <= TAMIS_SELECT_RANDOM; kind++) {
+    for (uint32_t kind = TAMIS_SELECT_FULL; kind <= TAMIS_SELECT_CALLER; kind++) {
         wanted w = {.shape = s, .dtype = dtype, .selection = (tamis_selection_kind)kind};
+        if (kind == TAMIS_SELECT_CALLER && tamis_dtype_size(dtype))
+            w.flags = TAMIS_PLAN_TOKEN_LISTS;
         plan_of(&w);
         if (kind != TAMIS_SELECT_QUEST && kind != TAMIS_SELECT_ORACLE) continue;
         for (w.group = TAMIS_GROUP_MEAN; w.group <= TAMIS_GROUP_SUM; w.group++)

@@ -61,8 +61,8 @@ enum {
      * both, and the kernels that convert them. */
     TAMIS_PLAN_HALF_ROWS = 256,
     /* Under selection caller lists may be of tokens: the plan has memory for them, int32
-     * [max_selected_rows][n_kv_heads][budget] twice, and the kernels that read slot by slot.
-     * E_UNSUPPORTED in caches of q8, q4 and k8v4 and under h2o and tova. */
+     * [max_selected_rows][n_kv_heads][budget] for each of three tables, and the kernels that read slot by
+     * slot. E_UNSUPPORTED in caches of q8, q4 and k8v4 and under h2o and tova. */
     TAMIS_PLAN_TOKEN_LISTS = 512
 };
 
@@ -302,7 +302,8 @@ typedef struct tamis_plan_attend_params {
  * Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend_with(
     tamis_plan *plan, uint32_t layer, const tamis_plan_attend_params *params, tamis_error *error);
-/* Selection caller: how many entries and counts of lists were skipped since the plan was made, modulo 2^32.
+/* Selection caller: how many entries and counts of lists were skipped since the plan was made, modulo 2^32;
+ * a layer that is attended again counts again.
  * E_ARGUMENT: NULL; E_STATE: another selection. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_skipped(tamis_plan *plan, uint64_t *count,
                                                                 tamis_error *error);
@@ -312,7 +313,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_skipped(tamis_plan *plan
  * TAMIS_PLAN_ROTATED, unless an eviction takes part in the step or the selection waits for the bounds of
  * a page that has become full. q and k are then not changed, else as by tamis_plan_write_rotated: what
  * they hold behind the call is not said. The bytes of out from the first to the last element must not
- * overlap those of q, k and v (E_ARGUMENT). Errors: as both calls; what either would refuse is refused
+ * overlap those of q, k and v (E_ARGUMENT). Under selection caller it serves steps alone whose rows read no
+ * lists (else E_ARGUMENT). Errors: as both calls; what either would refuse is refused
  * before anything is enqueued. Where the call fails after that, compute q and k again before it is
  * repeated; it answers E_STATE if the layer has been written and only attending failed: cancel the step
  * then. Enqueues.
