@@ -42,3 +42,15 @@ tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used
                                (unsigned long long)info->memory_bytes, (unsigned long long)used);
     return TAMIS_OK;
 }
+
+tamis_status tms_check_host(tms_device *dev, const void *data, uint64_t bytes) {
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    if (!data || (uintptr_t)data % TMS_HOST_ALIGNMENT)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "host address 0x%llx: must be a multiple of %u and not 0",
+                               (unsigned long long)(uintptr_t)data, TMS_HOST_ALIGNMENT);
+    if (bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)data)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%llu bytes at host address 0x%llx",
+                               (unsigned long long)bytes, (unsigned long long)(uintptr_t)data);
+    return TAMIS_OK;
+}

@@ -84,7 +84,7 @@ struct tms_backend {
     /* `self` is the table, `id` an id from list. Calls tms_device_init. */
     tamis_status (*open)(const tms_backend *self, const char *id, const tms_log *log,
                          tms_device **out, tamis_error *error);
-    /* On the caller's native context and queue or stream, which it keeps. optional */
+    /* On the caller's native context and queue or stream. optional */
     tamis_status (*open_on)(const tms_backend *self, void *context, void *queue, const tms_log *log,
                             tms_device **out, tamis_error *error);
     void (*close)(tms_device *dev); /* waits for both queues */
@@ -93,8 +93,17 @@ struct tms_backend {
     tamis_status (*alloc)(tms_device *dev, uint64_t bytes, tms_mem **out);
     /* Frees after what is enqueued has run, and not before a recording has ended; accepts NULL. */
     void (*free)(tms_device *dev, tms_mem *mem);
-    /* The caller's own device memory at a native address; `free` does not free it. optional */
-    tamis_status (*wrap)(tms_device *dev, uint64_t native, uint64_t bytes, tms_mem **out);
+    /* The caller's own memory: `bytes` from `offset` on behind a native address or in a native object,
+     * which `free` lets go of and does not free. optional */
+    tamis_status (*wrap)(tms_device *dev, uint64_t native, uint64_t offset, uint64_t bytes,
+                         tms_mem **out);
+    /* The same at an address of the host, where kernels use it in place; else E_UNSUPPORTED with the
+     * reason. When `free` returns nothing uses it. optional */
+    tamis_status (*wrap_host)(tms_device *dev, void *data, uint64_t bytes, tms_mem **out);
+    /* The native address or object of any memory, which begins at *offset there. As `wrap`. */
+    uint64_t (*native)(const tms_mem *mem, uint64_t *offset);
+    /* Where the host sees what kernels read and write in place; NULL: nowhere. optional */
+    void *(*data)(const tms_device *dev, const tms_mem *mem);
     /* The host's bytes may be reused when it returns. Small writes (<= 1 MiB) do not wait, unless
      * too many bytes are still to be copied. */
     tamis_status (*write)(tms_device *dev, tms_ref to, const void *from, uint64_t bytes);
@@ -123,6 +132,10 @@ struct tms_backend {
      * clock, around a wait for each mark, where the driver gives no times. */
     tamis_status (*event_elapsed)(tms_device *dev, tms_event *from, tms_event *to, double *us);
     void (*event_free)(tms_device *dev, tms_event *event);
+    /* A mark that is the caller's own event, and the native event of any mark, of which other queues
+     * may wait. As `wrap`. */
+    tamis_status (*event_wrap)(tms_device *dev, void *native, tms_event **out);
+    void *(*event_native)(tms_device *dev, const tms_event *event);
     /* Between begin and end what is enqueued is recorded in place of running; a failed end ends it,
      * too. E_UNSUPPORTED for a queue that cannot be recorded. optional, all four */
     tamis_status (*capture_begin)(tms_device *dev);
@@ -173,5 +186,10 @@ tamis_status tms_device_fail(tms_device *dev, tamis_status status, const char *f
 
 /* Checks an allocation against the device's limits; `used` bytes are allocated already. */
 tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used);
+
+/* Checks a caller's memory of the host: where it is, and how much. It begins at a multiple of
+ * TMS_HOST_ALIGNMENT, as all memory of a device does. */
+#define TMS_HOST_ALIGNMENT 64u
+tamis_status tms_check_host(tms_device *dev, const void *data, uint64_t bytes);
 
 #endif

@@ -24,9 +24,9 @@ tamis_status tms_device_list(tamis_device_info *infos, size_t capacity, size_t *
 /* Opens a device of the list. */
 tamis_status tms_device_open(const tamis_device_info *info, const tms_log *log, tms_device **out,
                              tamis_error *error);
-/* On the caller's CUDA context and stream, which it keeps. E_UNSUPPORTED: built without CUDA. */
-tamis_status tms_device_open_cuda(void *context, void *stream, const tms_log *log, tms_device **out,
-                                  tamis_error *error);
+/* On the caller's own context and queue, of the backend's driver. E_UNSUPPORTED: built without it. */
+tamis_status tms_device_open_on(const char *backend, void *context, void *queue, const tms_log *log,
+                                tms_device **out, tamis_error *error);
 void tms_device_close(tms_device *dev); /* waits */
 
 const tamis_device_info *tms_device_info(const tms_device *dev);
@@ -35,14 +35,19 @@ const tms_log *tms_device_log(const tms_device *dev);
 tms_settings *tms_device_settings(tms_device *dev);
 /* Those that lib/ has found in the user's file or written there, to tell its own changes from these. */
 tms_settings *tms_device_settings_found(tms_device *dev);
-bool tms_device_wraps(const tms_device *dev);   /* whether tms_device_wrap may be called */
+/* Whether it is of the backend, and the calls of native memory and events may be made. */
+bool tms_device_wraps(const tms_device *dev, const char *backend);
 bool tms_device_records(const tms_device *dev); /* the same for tms_device_capture_begin */
 
 /* ---- Memory, events, graphs: what each does stands at its entry of the table, in backend.h --- */
 
 tamis_status tms_device_alloc(tms_device *dev, uint64_t bytes, tms_mem **out, tamis_error *error);
-tamis_status tms_device_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_mem **out,
-                             tamis_error *error);
+tamis_status tms_device_wrap(tms_device *dev, uint64_t native, uint64_t offset, uint64_t bytes,
+                             tms_mem **out, tamis_error *error);
+tamis_status tms_device_wrap_host(tms_device *dev, void *data, uint64_t bytes, tms_mem **out,
+                                  tamis_error *error);
+uint64_t tms_device_native(tms_device *dev, const tms_mem *mem, uint64_t *offset);
+void *tms_device_data(tms_device *dev, const tms_mem *mem);
 void tms_device_free(tms_device *dev, tms_mem *mem); /* accepts NULL */
 
 /* Of 0 bytes: a write does nothing, a read only waits. */
@@ -67,6 +72,9 @@ tamis_status tms_device_event_wait(tms_device *dev, tms_event *event, tamis_erro
 tamis_status tms_device_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us,
                                       tamis_error *error); /* waits */
 void tms_device_event_free(tms_device *dev, tms_event *event);
+tamis_status tms_device_event_wrap(tms_device *dev, void *native, tms_event **out,
+                                   tamis_error *error);
+void *tms_device_event_native(tms_device *dev, const tms_event *event);
 
 tamis_status tms_device_capture_begin(tms_device *dev, tamis_error *error);
 tamis_status tms_device_capture_end(tms_device *dev, tms_graph **out, tamis_error *error);

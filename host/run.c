@@ -54,14 +54,13 @@ tamis_status tms_device_open(const tamis_device_info *info, const tms_log *log, 
     return status == TAMIS_OK ? backend->open(backend, info->id, log, out, error) : status;
 }
 
-tamis_status tms_device_open_cuda(void *context, void *stream, const tms_log *log, tms_device **out,
-                                  tamis_error *error) {
-    const tms_backend *backend = backend_of("cuda");
+tamis_status tms_device_open_on(const char *name, void *context, void *queue, const tms_log *log,
+                                tms_device **out, tamis_error *error) {
+    const tms_backend *backend = backend_of(name);
     if (!backend || !backend->open_on)
-        return tms_error_set(error, TAMIS_E_UNSUPPORTED, "built without CUDA");
+        return tms_error_set(error, TAMIS_E_UNSUPPORTED, "built without the backend %s", name);
     const tamis_status status = check_ops(backend, error);
-    return status == TAMIS_OK ? backend->open_on(backend, context, stream, log, out, error)
-                              : status;
+    return status == TAMIS_OK ? backend->open_on(backend, context, queue, log, out, error) : status;
 }
 
 void tms_device_close(tms_device *dev) {
@@ -85,8 +84,8 @@ tms_settings *tms_device_settings_found(tms_device *dev) {
     return &dev->found;
 }
 
-bool tms_device_wraps(const tms_device *dev) {
-    return dev->backend->wrap != NULL;
+bool tms_device_wraps(const tms_device *dev, const char *backend) {
+    return dev->backend->wrap && strcmp(dev->info.backend, backend) == 0;
 }
 
 bool tms_device_records(const tms_device *dev) {
@@ -103,9 +102,29 @@ tamis_status tms_device_alloc(tms_device *dev, uint64_t bytes, tms_mem **out, ta
     return tms_forward(dev, dev->backend->alloc(dev, bytes, out), error);
 }
 
-tamis_status tms_device_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_mem **out,
-                             tamis_error *error) {
-    return tms_forward(dev, dev->backend->wrap(dev, native, bytes, out), error);
+tamis_status tms_device_wrap(tms_device *dev, uint64_t native, uint64_t offset, uint64_t bytes,
+                             tms_mem **out, tamis_error *error) {
+    return tms_forward(dev, dev->backend->wrap(dev, native, offset, bytes, out), error);
+}
+
+tamis_status tms_device_wrap_host(tms_device *dev, void *data, uint64_t bytes, tms_mem **out,
+                                  tamis_error *error) {
+    const tamis_status status =
+        dev->backend->wrap_host
+            ? dev->backend->wrap_host(dev, data, bytes, out)
+            : tms_device_fail(
+                  dev, TAMIS_E_UNSUPPORTED,
+                  "%s (%s): kernels of the backend %s use no memory of the host in place",
+                  dev->info.id, dev->info.name, dev->info.backend);
+    return tms_forward(dev, status, error);
+}
+
+uint64_t tms_device_native(tms_device *dev, const tms_mem *mem, uint64_t *offset) {
+    return dev->backend->native(mem, offset);
+}
+
+void *tms_device_data(tms_device *dev, const tms_mem *mem) {
+    return dev->backend->data ? dev->backend->data(dev, mem) : NULL;
 }
 
 void tms_device_free(tms_device *dev, tms_mem *mem) {
@@ -176,6 +195,15 @@ tamis_status tms_device_event_elapsed(tms_device *dev, tms_event *from, tms_even
 
 void tms_device_event_free(tms_device *dev, tms_event *event) {
     dev->backend->event_free(dev, event);
+}
+
+tamis_status tms_device_event_wrap(tms_device *dev, void *native, tms_event **out,
+                                   tamis_error *error) {
+    return tms_forward(dev, dev->backend->event_wrap(dev, native, out), error);
+}
+
+void *tms_device_event_native(tms_device *dev, const tms_event *event) {
+    return dev->backend->event_native(dev, event);
 }
 
 tamis_status tms_device_capture_begin(tms_device *dev, tamis_error *error) {

@@ -6,9 +6,10 @@
 #include <string.h>
 
 /* What the table has beside FAULTY_CALLS: name, list, open, open_on, close, free, host_free, wrap,
- * event_free, graph_free, orders_pages, weight_layout, and what ops have beside themselves. */
+ * wrap_host, native, data, event_free, event_wrap, event_native, graph_free, orders_pages,
+ * weight_layout, and what ops have beside themselves. */
 #define ONE(with, op) +1
-#define OTHERS        (12 TMS_SCRATCH_OPS(ONE, ) TMS_FUSED_OPS(ONE, ))
+#define OTHERS        (17 TMS_SCRATCH_OPS(ONE, ) TMS_FUSED_OPS(ONE, ))
 _Static_assert(sizeof(tms_backend) == (FAULTY_COUNT + OTHERS) * sizeof(void *),
                "a function of the table is missing in FAULTY_CALLS");
 

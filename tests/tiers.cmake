@@ -10,9 +10,9 @@ include_guard()
 # On the reference every public call, policy and file; on OpenCL and CUDA the smoke list of every op.
 set(TAMIS_QUICK_TESTS
     "check\\.(smoke\\..*|forms|lean)" cuda-on-cpu
-    "api-(arguments|caller_lists|steps|window|rotated|faults|ops|bounds|pages|evict|replay|uploads|read_limit|settings)"
+    "api-(arguments|caller_lists|steps|window|rotated|faults|ops|bounds|pages|evict|replay|uploads|read_limit|settings|host_memory)"
     "api-(eviction|eviction_(steps|kinds|forks)|mass|prefixes|narrow|load|saved|saved_bytes|ops_(dense|weights|paged))"
-    "api-(memory|cuda.*|layout|threads|devices.*|headers|symbols.*|needed.*)"
+    "api-(memory|cuda.*|opencl|layout|threads|devices.*|headers|symbols.*|needed.*)"
     "policies-(selections|matrix)-reference"
     "compare|compare-llama|portability|gpu-model|demo-refuses|readme-example|fetch-model|tiers|includes.*|errors.*|circles.*"
     "cli-(answer|progress|chat|chat-templates|compare-text)|bench-queue|blend-gate|eval-blend"

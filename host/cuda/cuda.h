@@ -62,6 +62,7 @@ typedef struct tms_cu_device {
 
 struct tms_event {
     tms_cu_event cu;
+    bool own; /* else the caller's, wrapped */
 };
 
 struct tms_mem {
@@ -107,7 +108,9 @@ tamis_status tms_cu_check_not_captured(tms_device *dev, const char *what);
 
 /* memory.c */
 tamis_status tms_cu_alloc(tms_device *dev, uint64_t bytes, tms_mem **out);
-tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_mem **out);
+tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t offset, uint64_t bytes,
+                         tms_mem **out);
+uint64_t tms_cu_native(const tms_mem *mem, uint64_t *offset);
 void tms_cu_free(tms_device *dev, tms_mem *mem);
 /* Frees memory that tms_cu_free could not free, for example during a capture; what still cannot be
  * freed stays. */
@@ -140,6 +143,8 @@ tamis_status tms_cu_event_record(tms_device *dev, bool timed, tms_event **out);
 tamis_status tms_cu_event_wait(tms_device *dev, tms_event *event);
 tamis_status tms_cu_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us);
 void tms_cu_event_free(tms_device *dev, tms_event *event);
+tamis_status tms_cu_event_wrap(tms_device *dev, void *native, tms_event **out);
+void *tms_cu_event_native(tms_device *dev, const tms_event *event);
 tamis_status tms_cu_flush(tms_device *dev);
 tamis_status tms_cu_wait(tms_device *dev);
 

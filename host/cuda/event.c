@@ -7,6 +7,7 @@ tamis_status tms_cu_event_make(tms_device *dev, tms_cu_stream stream, bool timed
     const tms_cu_driver *api = tms_cu(dev)->api;
     tms_event *event = calloc(1, sizeof *event);
     if (!event) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for an event");
+    event->own = true;
     tamis_status status = tms_cu_check(
         dev, api->cuEventCreate(&event->cu, timed ? 0 : TMS_CU_EVENT_DISABLE_TIMING), "event");
     if (status == TAMIS_OK)
@@ -54,11 +55,25 @@ tamis_status tms_cu_event_elapsed(tms_device *dev, tms_event *from, tms_event *t
 
 void tms_cu_event_free(tms_device *dev, tms_event *event) {
     if (!event) return;
-    if (event->cu && tms_cu_enter(dev) == TAMIS_OK) {
+    if (event->own && event->cu && tms_cu_enter(dev) == TAMIS_OK) {
         tms_cu(dev)->api->cuEventDestroy_v2(event->cu);
         tms_cu_leave(dev);
     }
     free(event);
+}
+
+tamis_status tms_cu_event_wrap(tms_device *dev, void *native, tms_event **out) {
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    tms_event *event = calloc(1, sizeof *event);
+    if (!event) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for an event");
+    event->cu = native;
+    *out = event;
+    return TAMIS_OK;
+}
+
+void *tms_cu_event_native(tms_device *dev, const tms_event *event) {
+    (void)dev;
+    return event->cu;
 }
 
 /* The driver hands a stream's work over by itself. */

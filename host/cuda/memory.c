@@ -60,20 +60,27 @@ tamis_status tms_cu_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
     return TAMIS_OK;
 }
 
-tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_mem **out) {
+tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t offset, uint64_t bytes,
+                         tms_mem **out) {
+    const tms_cu_address at = native + offset;
     if (dev->sticky != TAMIS_OK) return dev->sticky;
-    if (native == 0 || native % WRAP_ALIGNMENT)
+    if (at == 0 || at % WRAP_ALIGNMENT)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "device address 0x%llx: must be a multiple of %u and not 0",
-                               (unsigned long long)native, WRAP_ALIGNMENT);
-    if (bytes == 0 || bytes > UINT64_MAX - native)
+                               (unsigned long long)at, WRAP_ALIGNMENT);
+    if (bytes == 0 || bytes > UINT64_MAX - at)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%llu bytes at device address 0x%llx",
-                               (unsigned long long)bytes, (unsigned long long)native);
+                               (unsigned long long)bytes, (unsigned long long)at);
     tms_mem *mem = make_handle(dev);
     if (!mem) return TAMIS_E_NO_MEMORY;
-    *mem = (tms_mem){.at = native, .bytes = bytes};
+    *mem = (tms_mem){.at = at, .bytes = bytes};
     *out = mem;
     return TAMIS_OK;
+}
+
+uint64_t tms_cu_native(const tms_mem *mem, uint64_t *offset) {
+    *offset = 0;
+    return mem->at;
 }
 
 /* During a recording a graph could free only its own memory, so nothing is freed then. The driver

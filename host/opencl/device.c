@@ -276,12 +276,18 @@ static cl_int zeros(tms_cl_device *cl, size_t bytes, tms_mem *out) {
     return code;
 }
 
-static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
+/* A context and a queue of its own. */
+static cl_int take_own(tms_cl_device *cl, cl_platform_id platform) {
     cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)platform, 0};
     cl_int code;
-    pthread_mutex_lock(&drivers);
     cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &code);
     if (code == CL_SUCCESS) cl->queue = clCreateCommandQueue(cl->context, cl->id, 0, &code);
+    return code;
+}
+
+static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
+    pthread_mutex_lock(&drivers);
+    cl_int code = cl->callers_queue ? CL_SUCCESS : take_own(cl, platform);
     const size_t lanes = tms_cl_most_shared_lanes(cl->base.info.compute_units);
     const size_t of_lanes = TMS_CL_COUNTERS * lanes, of_stages = 2 * TMS_MOST_STAGES;
     const size_t counters = of_lanes > of_stages ? of_lanes : of_stages;
@@ -319,38 +325,72 @@ static tamis_status choose_form(tms_device *dev) {
                            "TAMIS_OPENCL_FORM is \"%s\": must be auto, cpu, gpu or base", value);
 }
 
-tamis_status tms_cl_open(const tms_backend *self, const char *id, const tms_log *log,
-                         tms_device **out, tamis_error *error) {
-    tms_found f;
-    tamis_status status = tms_found_one(gather, id, NULL, &f, error);
-    if (status != TAMIS_OK) return status;
+/* The device that was found, without a context. NULL: there is no memory. */
+static tms_cl_device *make(const tms_backend *self, const tms_found *f, const tms_log *log) {
     tms_cl_device *cl = calloc(1, sizeof *cl);
-    if (!cl) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
-    tms_device_init(&cl->base, self, &f.info, log);
-    cl->id = f.device;
-    cl->cpu = f.info.kind == TAMIS_DEVICE_CPU;
-    set_vendor(cl, vendor_of(f.platform));
-    cl_int code = create(cl, f.platform);
-    if (code != CL_SUCCESS) {
-        tms_cl_close(&cl->base);
-        return tms_error_set(error, tms_cl_status(code), "%s (%s): opening failed: %s (%d)", id,
-                             f.info.name, tms_cl_error_text(code), (int)code);
-    }
+    if (!cl) return NULL;
+    tms_device_init(&cl->base, self, &f->info, log);
+    cl->id = f->device;
+    cl->cpu = f->info.kind == TAMIS_DEVICE_CPU;
+    set_vendor(cl, vendor_of(f->platform));
+    return cl;
+}
+
+/* Completes the opening of a device, on its own queue or on the caller's; closes it on failure. */
+static tamis_status finish(tms_cl_device *cl, cl_platform_id platform, tms_device **out,
+                           tamis_error *error) {
+    const tamis_device_info *info = &cl->base.info;
+    const cl_int code = create(cl, platform);
+    tamis_status status =
+        code == CL_SUCCESS
+            ? TAMIS_OK
+            : tms_device_fail(&cl->base, tms_cl_status(code), "%s (%s): opening failed: %s (%d)",
+                              info->id, info->name, tms_cl_error_text(code), (int)code);
     if (cl->in_place) strcat(cl->options, " -DADDRESSES=1");
-    status = choose_form(&cl->base);
+    if (status == TAMIS_OK) status = choose_form(&cl->base);
     if (status == TAMIS_OK) status = tms_cl_choose_waiting(cl);
     if (status != TAMIS_OK) {
         tms_forward(&cl->base, status, error);
         tms_cl_close(&cl->base);
         return status;
     }
-    if (strstr(f.info.name, "llvmpipe"))
-        tms_log_line(log, TAMIS_LOG_WARN,
+    if (strstr(info->name, "llvmpipe"))
+        tms_log_line(&cl->base.log, TAMIS_LOG_WARN,
                      "%s (%s): this driver leaves a loop in silence after 65,535 turns: for tests, "
                      "not for large models",
-                     id, f.info.name);
+                     info->id, info->name);
     *out = &cl->base;
     return TAMIS_OK;
+}
+
+tamis_status tms_cl_open(const tms_backend *self, const char *id, const tms_log *log,
+                         tms_device **out, tamis_error *error) {
+    tms_found f;
+    tamis_status status = tms_found_one(gather, id, NULL, &f, error);
+    if (status != TAMIS_OK) return status;
+    tms_cl_device *cl = make(self, &f, log);
+    if (!cl) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
+    return finish(cl, f.platform, out, error);
+}
+
+tamis_status tms_cl_open_on(const tms_backend *self, void *context, void *queue, const tms_log *log,
+                            tms_device **out, tamis_error *error) {
+    tms_found f;
+    cl_device_id device;
+    tamis_status status = tms_cl_queue_check(context, queue, &device, error);
+    if (status == TAMIS_OK) status = tms_found_one(gather, NULL, device, &f, error);
+    if (status != TAMIS_OK) return status;
+    tms_cl_device *cl = make(self, &f, log);
+    if (!cl) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
+    cl->callers_queue = true;
+    cl_int code = clRetainContext(context);
+    if (code == CL_SUCCESS) cl->context = context;
+    if (code == CL_SUCCESS) code = clRetainCommandQueue(queue);
+    if (code == CL_SUCCESS) cl->queue = queue;
+    if (code == CL_SUCCESS) return finish(cl, f.platform, out, error);
+    tms_cl_close(&cl->base);
+    return tms_error_set(error, tms_cl_status(code), "OpenCL queue %p: %s (%d)", queue,
+                         tms_cl_error_text(code), (int)code);
 }
 
 void tms_cl_close(tms_device *dev) {

@@ -54,11 +54,30 @@ static cl_int try_queue(cl_command_queue queue) {
     return code == CL_SUCCESS && second <= first ? CL_PROFILING_INFO_NOT_AVAILABLE : code;
 }
 
+static bool has_times(cl_command_queue queue) {
+    cl_command_queue_properties properties = 0;
+    clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
+    return properties & CL_QUEUE_PROFILING_ENABLE;
+}
+
+/* The caller's queue, which is never replaced, collects times or does not. */
+static void try_callers_queue(tms_device *dev) {
+    tms_cl_device *cl = tms_cl(dev);
+    const cl_int code =
+        has_times(cl->queue) ? try_queue(cl->queue) : CL_PROFILING_INFO_NOT_AVAILABLE;
+    cl->profiling = code == CL_SUCCESS;
+    if (code != CL_SUCCESS) use_host(dev, code);
+}
+
 /* Replaces the queue by one that collects times, at the first timed mark and if the driver has
  * one. */
 static tamis_status collect_times(tms_device *dev) {
     tms_cl_device *cl = tms_cl(dev);
     if (cl->profiling || cl->host_times) return TAMIS_OK;
+    if (cl->callers_queue) {
+        try_callers_queue(dev);
+        return TAMIS_OK;
+    }
     cl_int code;
     cl_command_queue queue =
         clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE, &code);

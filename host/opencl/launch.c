@@ -99,7 +99,7 @@ static void set_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n,
     } else {
         const cl_mem cl = mem ? mem->cl : NULL;
         set_arg(l, sizeof cl, &cl);
-        tms_cl_u64(l, offset / element);
+        tms_cl_u64(l, mem ? (mem->begin + offset) / element : 0);
     }
 }
 

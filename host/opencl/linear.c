@@ -124,9 +124,9 @@ static tamis_status multiply(tms_device *dev, const tms_linear *p, tms_ref w, ui
                              uint32_t n, float keep) {
     const int code = tms_clblast_get(NULL, 0)->CLBlastSgemm(
         TMS_CLBLAST_ROW_MAJOR, TMS_CLBLAST_AS_IS, TMS_CLBLAST_TRANSPOSED, p->n_rows, n, p->n_in,
-        1.0f, p->x.ref.mem->cl, p->x.ref.offset / sizeof(float), p->x.stride, w.mem->cl,
-        w.offset / sizeof(float), p->n_in, keep, p->y.ref.mem->cl,
-        p->y.ref.offset / sizeof(float) + first, p->y.stride, &tms_cl(dev)->queue, NULL);
+        1.0f, p->x.ref.mem->cl, tms_cl_at(p->x.ref) / sizeof(float), p->x.stride, w.mem->cl,
+        tms_cl_at(w) / sizeof(float), p->n_in, keep, p->y.ref.mem->cl,
+        tms_cl_at(p->y.ref) / sizeof(float) + first, p->y.stride, &tms_cl(dev)->queue, NULL);
     if (code == TMS_CLBLAST_SUCCESS) return TAMIS_OK;
     return tms_device_fail(dev, TAMIS_E_DEVICE,
                            "linear: CLBlast's product of %u x %u x %u: error %d", p->n_rows, n,

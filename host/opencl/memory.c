@@ -133,10 +133,14 @@ tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
 void tms_cl_free(tms_device *dev, tms_mem *mem) {
     if (!mem) return;
     (void)tms_cl_build_all(dev); /* launches that are put off may hold it */
-    tms_cl(dev)->memory_used -= mem->bytes;
+    tms_cl_device *cl = tms_cl(dev);
+    const bool is_host = mem->owner == TMS_CL_CALLERS_HOST;
+    if (mem->owner == TMS_CL_OWN) cl->memory_used -= mem->bytes;
     /* Enqueued commands hold it until they are done, but not those that have its address. */
-    if (tms_cl(dev)->in_place)
-        (void)tms_cl_check_late(dev, clFinish(tms_cl(dev)->queue), "freeing memory");
+    if (cl->in_place || is_host)
+        (void)tms_cl_check_late(dev, clFinish(cl->queue), "freeing memory");
+    if (cl->uploads && is_host)
+        (void)tms_cl_check_late(dev, clFinish(cl->uploads), "freeing memory");
     clReleaseMemObject(mem->cl);
     free(mem);
 }
@@ -176,8 +180,8 @@ static tamis_status write_staged(tms_device *dev, tms_ref to, const void *from, 
     cl_event done;
     memcpy(staged, from, bytes);
     status = tms_cl_check(dev,
-                          clEnqueueWriteBuffer(cl->queue, to.mem->cl, CL_FALSE, to.offset, bytes,
-                                               staged, 0, NULL, &done),
+                          clEnqueueWriteBuffer(cl->queue, to.mem->cl, CL_FALSE, tms_cl_at(to),
+                                               bytes, staged, 0, NULL, &done),
                           "write");
     if (status != TAMIS_OK) return status;
     if (s->last[s->half]) clReleaseEvent(s->last[s->half]);
@@ -192,7 +196,7 @@ tamis_status tms_cl_write(tms_device *dev, tms_ref to, const void *from, uint64_
     if (bytes <= MAX_NO_WAIT) return write_staged(dev, to, from, bytes);
     return tms_cl_check_late(dev,
                              clEnqueueWriteBuffer(tms_cl(dev)->queue, to.mem->cl, CL_TRUE,
-                                                  to.offset, bytes, from, 0, NULL, NULL),
+                                                  tms_cl_at(to), bytes, from, 0, NULL, NULL),
                              "write");
 }
 
@@ -201,7 +205,7 @@ tamis_status tms_cl_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes
     if (status != TAMIS_OK || bytes == 0) return status;
     return tms_cl_check_late(dev,
                              clEnqueueReadBuffer(tms_cl(dev)->queue, from.mem->cl, CL_TRUE,
-                                                 from.offset, bytes, to, 0, NULL, NULL),
+                                                 tms_cl_at(from), bytes, to, 0, NULL, NULL),
                              "read");
 }
 
@@ -211,7 +215,7 @@ tamis_status tms_cl_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t byt
     if (status != TAMIS_OK || bytes == 0) return status;
     return tms_cl_check(dev,
                         clEnqueueCopyBuffer(tms_cl(dev)->queue, from.mem->cl, to.mem->cl,
-                                            from.offset, to.offset, bytes, 0, NULL, NULL),
+                                            tms_cl_at(from), tms_cl_at(to), bytes, 0, NULL, NULL),
                         "copy");
 }
 
@@ -224,7 +228,7 @@ tamis_status tms_cl_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t by
                                (unsigned long long)bytes, (unsigned long long)to.offset);
     return tms_cl_check(dev,
                         clEnqueueFillBuffer(tms_cl(dev)->queue, to.mem->cl, &word, sizeof word,
-                                            to.offset, bytes, 0, NULL, NULL),
+                                            tms_cl_at(to), bytes, 0, NULL, NULL),
                         "fill");
 }
 

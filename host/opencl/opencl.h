@@ -30,8 +30,12 @@ typedef struct tms_cl_slab tms_cl_slab;
 
 struct tms_mem {
     cl_mem cl;
+    uint64_t begin; /* where it begins in that: 0 but for a caller's, in bytes */
     uint64_t bytes;
     void *host; /* the memory itself, where it is the host's; else NULL */
+    /* Of a caller: his cl_mem, which is retained, or memory of the host, which he may free once it is
+     * not used any more. */
+    enum { TMS_CL_OWN, TMS_CL_CALLERS, TMS_CL_CALLERS_HOST } owner;
 };
 
 typedef struct tms_cl_device {
@@ -40,6 +44,7 @@ typedef struct tms_cl_device {
     cl_context context;
     cl_command_queue queue;
     cl_command_queue uploads; /* the second one; NULL until it is needed */
+    bool callers_queue;       /* context and queue are the caller's, and stay what they are */
     tms_cl_host *hosts;       /* the memory that uploads come from */
     bool cpu;                 /* memory is the host's and a work-group runs on one core */
     bool waits;               /* its cores run at the same time, and may wait for each other */
@@ -50,6 +55,9 @@ typedef struct tms_cl_device {
     bool cache_judged;    /* whether the folder of kept programs is trusted, once it was asked */
     bool cache_refused;   /* it is not */
     bool in_place;        /* it uses memory of the host as it lies there, by its address */
+    /* Whether a CPU whose kernels get buffers uses a caller's memory of the host as it lies there,
+     * once that was tried. */
+    enum { TMS_CL_UNTRIED, TMS_CL_USES_HOST, TMS_CL_COPIES_HOST } of_host;
     tms_cl_slab *slab;    /* memory for small buffers, see memory.c */
     tms_mem items;        /* the counter of tms_cl_run_queue on CPUs */
     tms_mem heads;        /* of each core: heads that write_attend rotates, on CPUs */
@@ -86,7 +94,22 @@ tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what);
 tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count);
 tamis_status tms_cl_open(const tms_backend *self, const char *id, const tms_log *log,
                          tms_device **out, tamis_error *error);
+tamis_status tms_cl_open_on(const tms_backend *self, void *context, void *queue, const tms_log *log,
+                            tms_device **out, tamis_error *error);
 void tms_cl_close(tms_device *dev);
+
+/* callers.c: what a program has of OpenCL itself. */
+/* Whether a context can run on the caller's context and queue, and the queue's device. */
+tamis_status tms_cl_queue_check(cl_context context, cl_command_queue queue, cl_device_id *device,
+                                tamis_error *error);
+tamis_status tms_cl_wrap(tms_device *dev, uint64_t native, uint64_t offset, uint64_t bytes,
+                         tms_mem **out);
+tamis_status tms_cl_wrap_host(tms_device *dev, void *data, uint64_t bytes, tms_mem **out);
+uint64_t tms_cl_native(const tms_mem *mem, uint64_t *offset);
+void *tms_cl_data(const tms_device *dev, const tms_mem *mem);
+tamis_status tms_cl_event_wrap(tms_device *dev, void *native, tms_event **out);
+void *tms_cl_event_native(tms_device *dev, const tms_event *event);
+
 /* pocl.c: whether PoCL would end the process, or could build nothing, for lack of a linker or of a
  * folder for what it compiles; the reason says what to do. */
 bool tms_cl_pocl_lacks(char *reason, size_t capacity);
@@ -99,6 +122,10 @@ bool tms_cl_pocl_ends(char *reason, size_t capacity);
 tamis_status tms_cl_choose_waiting(tms_cl_device *cl);
 
 /* memory.c */
+/* A place in memory, in the bytes of its cl_mem. */
+static inline uint64_t tms_cl_at(tms_ref ref) {
+    return ref.mem->begin + ref.offset;
+}
 /* Memory of `bytes` bytes; on a device that uses it in place, the host's. */
 cl_int tms_cl_mem_create(tms_cl_device *cl, uint64_t bytes, tms_mem *out);
 /* The device puts no further buffers there; NULL: there is none. */

@@ -76,8 +76,8 @@ tamis_status tms_cl_upload(tms_device *dev, tms_ref to, const void *from, uint64
     if (status == TAMIS_OK && first) status = tms_cl_flush(dev);
     if (status != TAMIS_OK) return status;
     const cl_int code =
-        bytes > 0 ? clEnqueueWriteBuffer(cl->uploads, to.mem->cl, CL_FALSE, to.offset, bytes, from,
-                                         first != NULL, first ? &first : NULL, &copied)
+        bytes > 0 ? clEnqueueWriteBuffer(cl->uploads, to.mem->cl, CL_FALSE, tms_cl_at(to), bytes,
+                                         from, first != NULL, first ? &first : NULL, &copied)
                   : clEnqueueMarkerWithWaitList(cl->uploads, first != NULL, first ? &first : NULL,
                                                 &copied);
     status = tms_cl_check(dev, code, "upload");

@@ -59,14 +59,31 @@ static tamis_status reference_alloc(tms_device *dev, uint64_t bytes, tms_mem **o
         return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "%llu bytes asked for, the limit is %llu",
                                (unsigned long long)bytes, (unsigned long long)limit);
     }
+    *mem = (tms_mem){.data = data, .bytes = bytes, .own = true};
+    *out = mem;
+    return TAMIS_OK;
+}
+
+static tamis_status reference_wrap_host(tms_device *dev, void *data, uint64_t bytes,
+                                        tms_mem **out) {
+    tamis_status status = tms_check_host(dev, data, bytes);
+    if (status == TAMIS_OK) status = tms_check_allocation(dev, bytes, 0);
+    if (status != TAMIS_OK) return status;
+    tms_mem *mem = malloc(sizeof *mem);
+    if (!mem) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no memory for a buffer's handle");
     *mem = (tms_mem){.data = data, .bytes = bytes};
     *out = mem;
     return TAMIS_OK;
 }
 
+static void *reference_data(const tms_device *dev, const tms_mem *mem) {
+    (void)dev;
+    return mem->data;
+}
+
 static void reference_free(tms_device *dev, tms_mem *mem) {
     (void)dev;
-    if (mem) free(mem->data);
+    if (mem && mem->own) free(mem->data);
     free(mem);
 }
 
@@ -181,6 +198,8 @@ const tms_backend tms_backend_reference = {
     .close = reference_close,
     .alloc = reference_alloc,
     .free = reference_free,
+    .wrap_host = reference_wrap_host,
+    .data = reference_data,
     .write = reference_write,
     .read = reference_read,
     .copy = reference_copy,

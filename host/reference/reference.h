@@ -10,6 +10,7 @@
 struct tms_mem {
     unsigned char *data;
     uint64_t bytes;
+    bool own; /* else the caller's, wrapped */
 };
 
 /* Turns the refs of one launch into pointers; `status` keeps the first failure. */

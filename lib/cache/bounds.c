@@ -3,6 +3,7 @@
  * again. */
 #include "lib/cache/cache.h"
 #include "lib/core/text_file.h"
+#include <tamis/view.h>
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,7 +20,7 @@ tamis_status tms_cache_check_bounds(const tamis_cache *cache, tamis_error *error
 
 tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer) {
     return (tms_bounds){.kv = tms_cache_kv(cache, layer),
-                        .n_kv_heads = 1,
+                        .n_kv_heads = cache->view ? cache->params.n_kv_heads : 1,
                         .kind = cache->params.bounds.kind,
                         .width = cache->params.bounds.width};
 }
@@ -118,6 +119,7 @@ tamis_status tamis_cache_set_bounds(tamis_cache *cache, const tamis_bounds *boun
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(bounds, TAMIS_E_ARGUMENT, "bounds is NULL");
     tamis_bounds filled = *bounds;
+    TMS_TRY(tms_view_refuse(cache, "tamis_cache_set_bounds", error));
     TMS_TRY(tms_bounds_fill(&filled, error));
     TMS_REQUIRE(!cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
     renewal r = {.dev = cache->context->dev};
@@ -141,6 +143,34 @@ tamis_status tms_cache_renew_bounds(tamis_cache *cache, const tms_sequence *sequ
     for (uint32_t i = 0; i < cache->size.pools && status == TAMIS_OK; i++)
         status = renew_pool(&r, cache, &cache->pools[i], sequence, error);
     free_work(&r);
+    return status;
+}
+
+tamis_status tamis_view_bound_pages(tamis_cache *view, const int32_t *pages, uint32_t n,
+                                    tamis_error *error) {
+    TMS_ENTER(view);
+    TMS_REQUIRE(view && view->view, TAMIS_E_ARGUMENT, "%s", view ? "no view" : "view is NULL");
+    TMS_REQUIRE(pages || n == 0, TAMIS_E_ARGUMENT, "pages is NULL");
+    for (uint32_t i = 0; i < n; i++)
+        TMS_REQUIRE(pages[i] >= 0 && (uint32_t)pages[i] < view->view->n_pages, TAMIS_E_ARGUMENT,
+                    "page %" PRIu32 " is %" PRId32 ": the view has %" PRIu32 " pages", i, pages[i],
+                    view->view->n_pages);
+    TMS_REQUIRE(!view->step_open, TAMIS_E_STATE, "a step on the view is open");
+    tms_device *dev = view->context->dev;
+    tms_mem *ids = NULL;
+    TMS_TRY(tms_device_alloc(dev, CHUNK_PAGES * sizeof *pages, &ids, error));
+    tamis_status status = TAMIS_OK;
+    for (uint32_t at = 0; at < n && status == TAMIS_OK; at += CHUNK_PAGES) {
+        const uint32_t left = n - at, some = left < CHUNK_PAGES ? left : CHUNK_PAGES;
+        status = tms_device_write(dev, (tms_ref){ids, 0}, pages + at, some * sizeof *pages, error);
+        for (uint32_t layer = 0; layer < view->params.n_layers && status == TAMIS_OK; layer++) {
+            tms_bounds bounds = tms_cache_bounds(view, layer);
+            bounds.pages = (tms_ref){ids, 0};
+            bounds.n = some;
+            status = tms_run_bounds(dev, &bounds, error);
+        }
+    }
+    tms_device_free(dev, ids); /* behind what is enqueued */
     return status;
 }
 

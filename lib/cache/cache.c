@@ -68,7 +68,7 @@ tamis_status tamis_cache_create(tamis_context *context, const tamis_cache_params
     cache->size = size;
     cache->pools = pools;
     cache->bounds_serial = 1;
-    cache->n_lanes = filled.n_layers * filled.n_kv_heads;
+    cache->n_lanes = cache->n_lists = filled.n_layers * filled.n_kv_heads;
     tamis_status status = TAMIS_OK;
     for (uint32_t i = 0; i < size.pools && status == TAMIS_OK; i++)
         status = take_pool(cache, i, error);

@@ -100,8 +100,9 @@ typedef struct tms_sequence {
     /* See journal.c. NULL: it has had none. Without slots: it has none now. */
     struct tms_sequence *journal;
     tms_lane *lanes; /* [n_lanes] */
-    int32_t *pages;  /* [n_lanes][list_pages] */
+    int32_t *pages;  /* [n_lists][list_pages] */
     uint32_t list_pages;
+    bool one_list; /* of a view */
 } tms_sequence;
 
 /* The growth of one sequence in a step. A lane that has no room for all of the rows below its cap
@@ -123,13 +124,22 @@ typedef struct tms_copies {
     uint32_t *count; /* [pools] */
 } tms_copies;
 
+/* Of a view: memory of the caller's. */
+typedef struct tms_view {
+    tms_kv *layers;   /* [n_layers] */
+    tms_mem **bounds; /* [n_layers], the view's own */
+    uint32_t n_pages; /* page ids are below it */
+} tms_view;
+
 struct tamis_cache {
     tms_life life;
     tamis_context *context;
     tamis_cache_params params; /* with defaults filled in */
     tamis_cache_size size;
     uint32_t n_lanes; /* of one sequence */
-    tms_pool *pools;  /* [size.pools] */
+    uint32_t n_lists; /* its page lists: n_lanes, or 1 in a view, where it serves all lanes */
+    tms_pool *pools;  /* [size.pools]; a view has none */
+    tms_view *view;   /* NULL: pages are the cache's own */
     /* An id is a serial number of the process * 2^24 + index in `sequences`, or TMS_UNLISTED; free
      * entries are NULL. */
     tms_sequence **sequences;
@@ -232,7 +242,7 @@ static inline uint32_t tms_pages_of(const tamis_cache *cache, uint32_t slots) {
 }
 
 static inline int32_t *tms_lane_pages(const tms_sequence *sequence, uint32_t lane) {
-    return sequence->pages + (size_t)lane * sequence->list_pages;
+    return sequence->pages + (size_t)(sequence->one_list ? 0 : lane) * sequence->list_pages;
 }
 
 /* The list in which the page of an ordinal stands: a branch reads its trunk's. */
@@ -241,6 +251,24 @@ static inline const int32_t *tms_lane_reads(const tms_sequence *sequence, uint32
     const bool own = !sequence->trunk || ordinal >= sequence->lanes[lane].gone;
     return tms_lane_pages(own ? sequence : sequence->trunk, lane);
 }
+
+/* ---- Views (view.c) -------------------------------------------------------------------------- */
+
+/* A cache over K and V of the caller's, as `view` says; its bounds are taken here. `params` has the shape;
+ * capacity_tokens follows from the pages. */
+tamis_status tms_view_create(tamis_context *context, const tamis_cache_params *params,
+                             const tms_kv *layers, uint32_t n_pages, tamis_cache **out,
+                             tamis_error *error);
+/* E_UNSUPPORTED for what a view does not do: `what`. */
+tamis_status tms_view_refuse(const tamis_cache *cache, const char *what, tamis_error *error);
+/* A step of a view begins and ends: rows are the caller's. */
+tamis_status tms_view_open_step(tamis_cache *view, tamis_error *error);
+
+/* Gives a sequence of a view, which the view does not list, its pages and its length, of which the last
+ * `rows` are a step's. E_NO_MEMORY: then it is as before. */
+tamis_status tms_view_set_sequence(const tamis_cache *view, tms_sequence *sequence,
+                                   const int32_t *pages, uint32_t length, uint32_t rows,
+                                   tamis_error *error);
 
 /* ---- History of a sequence (history.c) ------------------------------------------------------- */
 

@@ -10,6 +10,7 @@ tms_pool *tms_cache_pool(const tamis_cache *cache, uint32_t layer) {
 }
 
 tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer) {
+    if (cache->view) return cache->view->layers[layer];
     const tms_pool *pool = tms_cache_pool(cache, layer);
     const tamis_cache_params *p = &cache->params;
     uint64_t keys = tms_keys_size(p->dtype, p->page_size, p->head_dim);
@@ -28,6 +29,7 @@ tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer) {
 }
 
 tms_planes tms_cache_planes(const tamis_cache *cache, uint32_t layer) {
+    if (cache->view) return (tms_planes){0};
     const tms_pool *pool = tms_cache_pool(cache, layer);
     return (tms_planes){.positions = {pool->positions, 0}, .scores = {pool->scores, 0}};
 }

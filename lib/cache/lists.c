@@ -36,7 +36,7 @@ tms_sequence *tms_sequence_new(const tamis_cache *cache, uint32_t list_pages) {
     tms_sequence *sequence = calloc(1, sizeof *sequence);
     if (!sequence) return NULL;
     sequence->lanes = calloc(cache->n_lanes, sizeof *sequence->lanes);
-    sequence->pages = calloc(cache->n_lanes, list_pages * sizeof *sequence->pages);
+    sequence->pages = calloc(cache->n_lists, list_pages * sizeof *sequence->pages);
     if (!sequence->lanes || !sequence->pages) {
         tms_sequence_free(sequence);
         return NULL;
@@ -44,6 +44,7 @@ tms_sequence *tms_sequence_new(const tamis_cache *cache, uint32_t list_pages) {
     tms_changes_begin(&sequence->changes);
     tms_history_begin(sequence);
     sequence->list_pages = list_pages;
+    sequence->one_list = cache->view != NULL;
     sequence->id = (atomic_fetch_add(&serial, 1) + 1) << 24 | TMS_UNLISTED;
     return sequence;
 }
@@ -52,9 +53,9 @@ bool tms_sequence_make_room(const tamis_cache *cache, tms_sequence *sequence, ui
     const uint32_t room = sequence->list_pages, needed = tms_pages_of(cache, longest);
     if (needed <= room) return true;
     uint32_t grown = needed > 2 * room ? needed : 2 * room;
-    int32_t *pages = calloc(cache->n_lanes, grown * sizeof *pages);
+    int32_t *pages = calloc(cache->n_lists, grown * sizeof *pages);
     if (!pages) return false;
-    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
+    for (uint32_t lane = 0; lane < cache->n_lists; lane++)
         memcpy(pages + (size_t)lane * grown, tms_lane_pages(sequence, lane), room * sizeof *pages);
     free(sequence->pages);
     sequence->pages = pages;

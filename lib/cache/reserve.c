@@ -183,7 +183,7 @@ static bool lane_stayed(const tamis_cache *cache, const tms_growth *growth) {
 }
 
 void tms_cache_commit(tamis_cache *cache, const tms_growth *growth, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && !cache->view; i++) {
         if (lane_stayed(cache, &growth[i])) tms_history_replaced(growth[i].sequence);
         growth[i].sequence->given_up = 0;
         growth[i].sequence->stepped_from = growth[i].sequence->length - growth[i].rows;
@@ -223,7 +223,7 @@ static void give_shared_back(tamis_cache *cache, const tms_growth *growth, uint3
 }
 
 void tms_cache_rollback(tamis_cache *cache, const tms_growth *growth, uint32_t count, bool copied) {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && !cache->view; i++) {
         tms_sequence *sequence = growth[i].sequence;
         tms_history_cut(sequence, sequence->length - growth[i].rows);
         for (uint32_t index = 0; index < cache->n_lanes; index++) {

@@ -44,6 +44,7 @@ tamis_status tamis_cache_add(tamis_cache *cache, tamis_sequence *out, tamis_erro
     TMS_ENTER(cache);
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    TMS_TRY(tms_view_refuse(cache, "tamis_cache_add", error));
     tms_sequence *sequence = new_sequence(cache, 4);
     TMS_REQUIRE(sequence, TAMIS_E_NO_MEMORY, "no host memory for a sequence beside %" PRIu32,
                 cache->n_sequences);
@@ -180,6 +181,7 @@ static void seat_lane(tamis_cache *cache, tms_sequence *sequence, uint32_t index
 tamis_status tms_cache_seat(tamis_cache *cache, const tms_lane *lanes, tms_sequence **out,
                             tamis_error *error) {
     uint32_t longest = 1;
+    TMS_TRY(tms_view_refuse(cache, "tamis_plan_restore", error));
     for (uint32_t i = 0; i < cache->n_lanes; i++)
         if (lanes[i].length > longest) longest = lanes[i].length;
     TMS_TRY(check_room(cache, lanes, error));

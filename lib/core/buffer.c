@@ -12,23 +12,21 @@ struct tamis_host_buffer {
     uint64_t bytes;
 };
 
-struct tamis_event {
-    tms_life life;
-    tamis_context *context;
-    tms_event *event;
-    bool timed;
-};
-
 static void end_buffer(tms_life *life) {
     tamis_buffer *buffer = (tamis_buffer *)life;
     tms_device_free(buffer->context->dev, buffer->mem);
     free(buffer);
 }
 
-void tms_buffer_begin(tamis_buffer *buffer, tamis_context *context, uint64_t bytes) {
+tamis_status tms_buffer_begin(tamis_context *context, uint64_t bytes, tamis_buffer **out,
+                              tamis_error *error) {
+    tamis_buffer *buffer = calloc(1, sizeof *buffer);
+    TMS_REQUIRE(buffer, TAMIS_E_NO_MEMORY, "no memory for a buffer's handle");
     tms_life_begin(&buffer->life, "buffer", &context->life, NULL, end_buffer);
     buffer->context = context;
     buffer->bytes = bytes;
+    *out = buffer;
+    return TAMIS_OK;
 }
 
 tamis_status tamis_buffer_create(tamis_context *context, uint64_t bytes, tamis_buffer **out,
@@ -38,12 +36,22 @@ tamis_status tamis_buffer_create(tamis_context *context, uint64_t bytes, tamis_b
     TMS_ENTER(context);
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     TMS_REQUIRE(bytes > 0, TAMIS_E_ARGUMENT, "buffer of 0 bytes");
-    tamis_buffer *buffer = calloc(1, sizeof *buffer);
-    TMS_REQUIRE(buffer, TAMIS_E_NO_MEMORY, "no memory for a buffer's handle");
-    tms_buffer_begin(buffer, context, bytes);
-    const tamis_status status = tms_device_alloc(context->dev, bytes, &buffer->mem, error);
-    if (status != TAMIS_OK) tamis_buffer_destroy(&buffer);
-    *out = buffer;
+    TMS_TRY(tms_buffer_begin(context, bytes, out, error));
+    const tamis_status status = tms_device_alloc(context->dev, bytes, &(*out)->mem, error);
+    if (status != TAMIS_OK) tamis_buffer_destroy(out);
+    return status;
+}
+
+tamis_status tamis_buffer_wrap_host(tamis_context *context, void *data, uint64_t bytes,
+                                    tamis_buffer **out, tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    TMS_ENTER(context);
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    TMS_TRY(tms_buffer_begin(context, bytes, out, error));
+    const tamis_status status =
+        tms_device_wrap_host(context->dev, data, bytes, &(*out)->mem, error);
+    if (status != TAMIS_OK) tamis_buffer_destroy(out);
     return status;
 }
 
@@ -55,6 +63,10 @@ void tamis_buffer_destroy(tamis_buffer **buffer) {
 
 uint64_t tamis_buffer_bytes(const tamis_buffer *buffer) {
     return buffer ? buffer->bytes : 0;
+}
+
+void *tamis_buffer_data(const tamis_buffer *buffer) {
+    return buffer ? tms_device_data(buffer->context->dev, buffer->mem) : NULL;
 }
 
 static tamis_status check_range(const tamis_buffer *buffer, uint64_t offset, const void *data,
@@ -89,14 +101,15 @@ static void end_event(tms_life *life) {
     free(event);
 }
 
-/* NULL: no memory. */
-static tamis_event *new_event(tamis_context *context, bool timed) {
+tamis_status tms_event_begin(tamis_context *context, bool timed, tamis_event **out,
+                             tamis_error *error) {
     tamis_event *event = calloc(1, sizeof *event);
-    if (!event) return NULL;
+    TMS_REQUIRE(event, TAMIS_E_NO_MEMORY, "no memory for an event's handle");
     tms_life_begin(&event->life, "mark", &context->life, NULL, end_event);
     event->context = context;
     event->timed = timed;
-    return event;
+    *out = event;
+    return TAMIS_OK;
 }
 
 static tamis_status record(tamis_context *context, bool timed, tamis_event **out,
@@ -104,11 +117,9 @@ static tamis_status record(tamis_context *context, bool timed, tamis_event **out
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
-    tamis_event *event = new_event(context, timed);
-    TMS_REQUIRE(event, TAMIS_E_NO_MEMORY, "no memory for an event's handle");
-    const tamis_status status = tms_device_event_record(context->dev, timed, &event->event, error);
-    if (status != TAMIS_OK) tamis_event_destroy(&event);
-    *out = event;
+    TMS_TRY(tms_event_begin(context, timed, out, error));
+    const tamis_status status = tms_device_event_record(context->dev, timed, &(*out)->event, error);
+    if (status != TAMIS_OK) tamis_event_destroy(out);
     return status;
 }
 
@@ -210,14 +221,12 @@ tamis_status tamis_buffer_upload(tamis_buffer *to, uint64_t offset, const tamis_
     *done = NULL;
     TMS_ENTER(to);
     TMS_TRY(check_upload(to, offset, from, from_offset, bytes, after, error));
-    tamis_event *event = new_event(to->context, false);
-    TMS_REQUIRE(event, TAMIS_E_NO_MEMORY, "no memory for an event's handle");
+    TMS_TRY(tms_event_begin(to->context, false, done, error));
     const tms_ref ref = {to->mem, offset};
     const tamis_status status =
         tms_device_upload(to->context->dev, ref, (const uint8_t *)from->data + from_offset, bytes,
-                          after ? after->event : NULL, &event->event, error);
-    if (status != TAMIS_OK) tamis_event_destroy(&event);
-    *done = event;
+                          after ? after->event : NULL, &(*done)->event, error);
+    if (status != TAMIS_OK) tamis_event_destroy(done);
     return status;
 }
 

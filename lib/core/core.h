@@ -20,6 +20,13 @@ struct tamis_buffer {
     uint64_t bytes;
 };
 
+struct tamis_event {
+    tms_life life;
+    tamis_context *context;
+    tms_event *event;
+    bool timed;
+};
+
 /* The device that `name` means ("auto", a backend, an id). On "auto" an info line says which device
  * is taken and why the ones before it are not, and the reference is taken only if it is allowed.
  * Errors: E_NO_DEVICE with the reason, or with a list of the devices; E_NO_MEMORY. */
@@ -36,8 +43,12 @@ tamis_status tms_settings_known(const tamis_context *context, bool *known, tamis
 /* Begins the life of a context whose device is open. */
 void tms_context_begin(tamis_context *context);
 
-/* Begins the life of a buffer; tamis_buffer_destroy may be called from here on. */
-void tms_buffer_begin(tamis_buffer *buffer, tamis_context *context, uint64_t bytes);
+/* A buffer, and an event, that have no memory and no mark yet; their destroy may be called from here
+ * on. E_NO_MEMORY. */
+tamis_status tms_buffer_begin(tamis_context *context, uint64_t bytes, tamis_buffer **out,
+                              tamis_error *error);
+tamis_status tms_event_begin(tamis_context *context, bool timed, tamis_event **out,
+                             tamis_error *error);
 
 /* Ends and discards the recording that is open, if any. */
 void tms_graph_abandon(tamis_context *context);

@@ -24,26 +24,33 @@ static uint64_t most_given(const tms_setup *setup) {
  * between two; else 0. */
 static uint32_t page_slots(const tms_kv *kv) {
     const tms_apart *apart = &kv->apart;
+    if (kv->page_size == 1) return 1; /* which says nothing of a distance */
+    if (kv->slot_stride == 0) return 0;
     const uint64_t n = kv->page_stride / kv->slot_stride;
     if (kv->page_stride % kv->slot_stride || n < kv->page_size || n > INT32_MAX) return 0;
     return apart->data.mem && apart->page_stride != n * apart->slot_stride ? 0 : (uint32_t)n;
 }
 
+/* The page ids that a layer may have. */
+static uint32_t pages_of(const tamis_cache *cache, uint32_t layer) {
+    if (cache->view) return cache->view->n_pages;
+    return tms_cache_pool(cache, layer)->pages.n;
+}
+
 /* For lists of tokens each slot is a page, with an id of its own. */
 static tamis_status check_slots(const tms_setup *setup, tamis_error *error) {
     const tamis_cache *cache = setup->cache;
-    for (uint32_t i = 0; i < cache->size.pools; i++) {
-        const tms_pool *pool = &cache->pools[i];
-        const tms_kv kv = tms_cache_kv(cache, pool->first_layer);
-        const uint32_t slots = page_slots(&kv);
+    for (uint32_t layer = 0; layer < cache->params.n_layers; layer++) {
+        const tms_kv kv = tms_cache_kv(cache, layer);
+        const uint32_t slots = page_slots(&kv), pages = pages_of(cache, layer);
         TMS_REQUIRE(slots, TAMIS_E_UNSUPPORTED,
                     "TAMIS_PLAN_TOKEN_LISTS in a cache with pages %" PRIu64
                     " elements apart, and slots %" PRIu64 ": no slot has a number",
                     kv.page_stride, kv.slot_stride);
-        TMS_REQUIRE(pool->pages.n <= INT32_MAX / slots, TAMIS_E_UNSUPPORTED,
-                    "TAMIS_PLAN_TOKEN_LISTS in a pool of %" PRIu32 " pages of %" PRIu32
+        TMS_REQUIRE(pages <= INT32_MAX / slots, TAMIS_E_UNSUPPORTED,
+                    "TAMIS_PLAN_TOKEN_LISTS over %" PRIu32 " pages of %" PRIu32
                     " slots, which exceed %" PRId32,
-                    pool->pages.n, slots, INT32_MAX);
+                    pages, slots, INT32_MAX);
     }
     return TAMIS_OK;
 }
@@ -76,9 +83,11 @@ static void read_tokens(const tms_caller_lists *l, uint32_t section, uint32_t mo
     const tms_section *of = &l->step->sections[section];
     tms_batch *b = &attend->batch;
     const uint64_t owner = (uint64_t)of->first_row * b->n_kv_heads, length = attend->lists.capacity;
-    attend->kv.page_size = 1;
-    attend->kv.page_stride = attend->kv.slot_stride;
-    attend->kv.apart.page_stride = attend->kv.apart.slot_stride;
+    if (attend->kv.page_size > 1) {
+        attend->kv.page_stride = attend->kv.slot_stride;
+        attend->kv.apart.page_stride = attend->kv.apart.slot_stride;
+        attend->kv.page_size = 1;
+    }
     b->n_tiles = b->n_rows;
     b->max_tile_rows = 1;
     b->row_seq = tms_arena_ref(&l->tables, l->lanes);

@@ -58,6 +58,7 @@ static tamis_status check_unwritten(const tamis_plan *plan, uint32_t layer, tami
     uint32_t row = 0;
     const char *lacks = NULL;
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
+    TMS_TRY(tms_view_refuse(plan->setup.cache, "writing K and V", error));
     TMS_REQUIRE(!plan->step.layers[layer].written, TAMIS_E_STATE,
                 "layer %" PRIu32 " has been written in this step already", layer);
     TMS_REQUIRE(!plan->step.layers[layer].attended, TAMIS_E_STATE,
@@ -129,6 +130,16 @@ static tamis_status end_write(tamis_plan *plan, uint32_t layer, const tms_write_
                               tamis_error *error) {
     const tms_copy_slots copies = tms_trees_copies(&plan->trees, &plan->step, layer, write);
     if (plan->trees.n > 0) RUN(plan, write_us, copy_slots, &copies);
+    TMS_TRY(bound_filled(plan, layer, error));
+    if (plan->step.fixed)
+        plan->templates.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
+    count_written(plan, layer);
+    return TAMIS_OK;
+}
+
+/* A layer of a view, to which the engine has written the step's rows. */
+static tamis_status take_written(tamis_plan *plan, uint32_t layer, tamis_error *error) {
+    if (!plan->setup.cache->view || plan->step.layers[layer].written) return TAMIS_OK;
     TMS_TRY(bound_filled(plan, layer, error));
     if (plan->step.fixed)
         plan->templates.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
@@ -277,7 +288,7 @@ tamis_status tamis_plan_write_rotated(tamis_plan *plan, uint32_t layer,
 tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
     uint32_t row = 0;
     const char *lacks = NULL;
-    if (plan->step.layers[layer].written) return TAMIS_OK;
+    if (plan->step.layers[layer].written || plan->setup.cache->view) return TAMIS_OK;
     const bool lacking = tms_loads_lacking(&plan->loads, layer, TMS_ROWS_BEGUN,
                                            TMS_HELD_K | TMS_HELD_V, &row, &lacks);
     TMS_REQUIRE(!lacking || plan->setup.params.load_dtypes, TAMIS_E_STATE,
@@ -616,6 +627,7 @@ static tamis_status attend_layer(tamis_plan *plan, uint32_t layer,
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
     TMS_TRY(tms_plan_check_held(plan, layer, error));
     TMS_TRY(check_attending(plan, layer, params, &rows, error));
+    TMS_TRY(take_written(plan, layer, error));
     return enqueue_attend(plan, layer, &rows, error);
 }
 

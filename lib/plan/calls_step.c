@@ -148,17 +148,17 @@ static void end_branches_and_journals(tamis_plan *plan, uint32_t n) {
     }
 }
 
-static tamis_status check_mixed(const tamis_plan *plan, const tamis_step *in, tamis_error *error) {
-    if (in->exact_from == 0) return TAMIS_OK;
-    TMS_REQUIRE(!in->exact, TAMIS_E_ARGUMENT,
-                "exact_from is %" PRIu32 " in a step that is exact as a whole", in->exact_from);
-    TMS_REQUIRE(in->exact_from < in->count, TAMIS_E_ARGUMENT,
-                "exact_from is %" PRIu32 ": the step has %" PRIu32 " sequences", in->exact_from,
-                in->count);
+tamis_status tms_plan_check_mixed(const tamis_plan *plan, uint32_t count, int exact,
+                                  uint32_t exact_from, tamis_error *error) {
+    if (exact_from == 0) return TAMIS_OK;
+    TMS_REQUIRE(!exact, TAMIS_E_ARGUMENT,
+                "exact_from is %" PRIu32 " in a step that is exact as a whole", exact_from);
+    TMS_REQUIRE(exact_from < count, TAMIS_E_ARGUMENT,
+                "exact_from is %" PRIu32 ": the step has %" PRIu32 " sequences", exact_from, count);
     TMS_REQUIRE(!(plan->setup.params.flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_ARGUMENT,
                 "exact_from is %" PRIu32 ": under TAMIS_PLAN_FIXED_LAUNCHES a step is exact as a "
                 "whole or not at all",
-                in->exact_from);
+                exact_from);
     return TAMIS_OK;
 }
 
@@ -170,6 +170,7 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, taken *to
     TMS_REQUIRE_RESERVED(in, tamis_step);
     TMS_REQUIRE(in->reserved32 == 0, TAMIS_E_ARGUMENT,
                 "reserved32 of tamis_step is %" PRIu32 "; it must be 0", in->reserved32);
+    TMS_TRY(tms_view_refuse(plan->setup.cache, "tamis_plan_step_begin", error));
     TMS_REQUIRE(!plan->setup.cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
     TMS_TRY(tms_journals_check_settled(&plan->journals, error));
     TMS_REQUIRE(in->sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
@@ -177,7 +178,7 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, taken *to
     TMS_REQUIRE(in->count <= plan->setup.params.max_sequences, TAMIS_E_ARGUMENT,
                 "%" PRIu32 " sequences exceed max_sequences %" PRIu32, in->count,
                 plan->setup.params.max_sequences);
-    TMS_TRY(check_mixed(plan, in, error));
+    TMS_TRY(tms_plan_check_mixed(plan, in->count, in->exact, in->exact_from, error));
     *to = (taken){0};
     const tamis_status status = collect(plan, in, to, error);
     for (uint32_t i = 0; i < to->n; i++)
@@ -242,13 +243,13 @@ static tamis_status copy_shared(const tamis_plan *plan, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* Uploads everything that the device needs before the first layer. */
-static tamis_status upload(tamis_plan *plan, const taken *rows, tamis_error *error) {
+tamis_status tms_plan_send_step(tamis_plan *plan, uint32_t n_selected, uint32_t n_exact,
+                                tamis_error *error) {
     tms_step *step = &plan->step;
     uint32_t n = step->n_sequences;
     TMS_TRY(tms_query_rings_bring(&plan->rings, step->sequences, n, step->ring, error));
     TMS_TRY(tms_page_table_bring(&plan->table, step->sequences, n, step->table_row, error));
-    tms_step_fill(step, rows->n_selected, rows->n_exact);
+    tms_step_fill(step, n_selected, n_exact);
     tms_loads_clear(&plan->loads);
     TMS_TRY(tms_arena_send(&step->tables, plan->setup.dev, 0, step->at.end, error));
     return copy_shared(plan, error);
@@ -269,7 +270,7 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis
     step->n_sequences = rows.n;
     tms_trees_count(&plan->trees, step->growth, rows.n);
     plan->templates.attended = false;
-    const tamis_status status = upload(plan, &rows, error);
+    const tamis_status status = tms_plan_send_step(plan, rows.n_selected, rows.n_exact, error);
     if (status != TAMIS_OK) {
         tms_cache_rollback(cache, step->growth, rows.n, false);
         end_branches_and_journals(plan, rows.n);

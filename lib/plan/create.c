@@ -113,9 +113,28 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     return needs.in_place ? check_own_page(cache, p, error) : TAMIS_OK;
 }
 
+/* What writes K and V, or moves them, is the engine's part in a view. */
+static tamis_status check_view(const tamis_cache *cache, const tamis_plan_params *p,
+                               tamis_error *error) {
+    static const struct {
+        uint32_t flag;
+        const char *name;
+    } flags[] = {{TAMIS_PLAN_TREES, "TAMIS_PLAN_TREES"},
+                 {TAMIS_PLAN_VERIFY, "TAMIS_PLAN_VERIFY"},
+                 {TAMIS_PLAN_GIVE_BACK, "TAMIS_PLAN_GIVE_BACK"},
+                 {TAMIS_PLAN_ROTATED, "TAMIS_PLAN_ROTATED"},
+                 {TAMIS_PLAN_ROW_MASSES, "TAMIS_PLAN_ROW_MASSES"}};
+    if (p->eviction.kind != TAMIS_EVICT_NONE)
+        TMS_TRY(tms_view_refuse(cache, "a plan with an eviction", error));
+    if (p->load_dtypes) TMS_TRY(tms_view_refuse(cache, "a plan with load_dtypes", error));
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (p->flags & flags[i].flag) TMS_TRY(tms_view_refuse(cache, flags[i].name, error));
+    return TAMIS_OK;
+}
+
 static tamis_status check_params(const tamis_cache *cache, const tamis_plan_params *p,
                                  tamis_error *error) {
-    uint64_t pages = (uint64_t)tms_pages_of(cache, p->max_context) * cache->n_lanes;
+    uint64_t pages = (uint64_t)tms_pages_of(cache, p->max_context) * cache->n_lists;
     TMS_REQUIRE(p->max_context > 0, TAMIS_E_ARGUMENT, "max_context is 0");
     TMS_REQUIRE(p->max_context <= INT32_MAX, TAMIS_E_ARGUMENT,
                 "max_context %" PRIu32 " exceeds %" PRId32, p->max_context, INT32_MAX);
@@ -143,6 +162,7 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
                 cache->params.planes);
     TMS_TRY(tamis_selection_check(&p->selection, cache->params.page_size, error));
     TMS_TRY(tamis_eviction_check(&p->eviction, error));
+    TMS_TRY(check_view(cache, p, error));
     return check_eviction(cache, p, error);
 }
 
@@ -263,6 +283,7 @@ static void limit_lanes(tms_setup *setup) {
         const tamis_attention *a = &setup->layers[layer].attention;
         whole &= a->sliding_window == 0 && a->chunk == 0;
     }
+    if (cache->view && cache->params.capacity_tokens < most) most = cache->params.capacity_tokens;
     for (uint32_t i = 0; whole && i < cache->size.pools; i++) {
         const tms_pool *pool = &cache->pools[i];
         const uint32_t lanes = tms_end_lane(cache, pool) - tms_first_lane(cache, pool);
@@ -296,6 +317,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     const tms_setup *setup = &plan->setup;
     plan->sight = (tms_sight){.setup = setup};
     plan->trees = (tms_trees){.setup = setup};
+    plan->viewing = (tms_viewing){.setup = setup};
     plan->rings = (tms_query_rings){.setup = setup};
     plan->templates = (tms_templates){
         .setup = setup, .step = &plan->step, .table = &plan->table, .sight = &plan->sight};
@@ -311,6 +333,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     plan->between = (tms_between){
         .setup = setup, .table = &plan->table, .rings = &plan->rings, .sight = &plan->sight};
     TMS_TRY(tms_sight_create(&plan->sight, error));
+    TMS_TRY(tms_viewing_create(&plan->viewing, error));
     tms_trees_create(&plan->trees);
     tms_step_add(&plan->step, tms_sight_room(&plan->sight));
     tms_step_add(&plan->step, tms_query_rings_room(&plan->rings));
@@ -433,6 +456,7 @@ static void end(tms_life *life) {
     if (p->rings.setup) tms_query_rings_destroy(&p->rings);
     if (p->table.setup) tms_page_table_destroy(&p->table);
     if (p->step.setup) tms_step_destroy(&p->step);
+    if (p->viewing.setup) tms_viewing_destroy(&p->viewing);
     if (p->sight.setup) tms_sight_destroy(&p->sight);
     tms_device_free(p->setup.dev, p->setup.sinks);
     free(p->setup.layers);

@@ -11,7 +11,7 @@
 
 static uint64_t bytes_of(const tms_page_table *table) {
     const tms_setup *setup = table->setup;
-    return (uint64_t)setup->params.max_sequences * setup->cache->n_lanes * table->stride *
+    return (uint64_t)setup->params.max_sequences * setup->cache->n_lists * table->stride *
            sizeof(int32_t);
 }
 
@@ -19,8 +19,8 @@ static uint64_t bytes_of(const tms_page_table *table) {
  * longer, by what others have lost. Under fixed launches the table stays where it is. */
 static uint32_t likely_pages(const tms_setup *setup) {
     const tamis_cache *cache = setup->cache;
-    uint64_t most = 1;
-    for (uint32_t layer = 0; layer < cache->params.n_layers; layer++) {
+    uint64_t most = cache->view ? cache->view->n_pages : 1;
+    for (uint32_t layer = 0; !cache->view && layer < cache->params.n_layers; layer++) {
         const tms_pool *pool = tms_cache_pool(cache, layer);
         const uint32_t lanes = tms_end_lane(cache, pool) - tms_first_lane(cache, pool);
         const uint64_t own = tms_divide_up(tms_layer_capacity(&cache->params, layer),
@@ -34,15 +34,17 @@ static uint32_t likely_pages(const tms_setup *setup) {
 }
 
 void tms_page_table_place(const tms_page_table *table, uint32_t layer, tms_batch *batch) {
-    const uint64_t first = (uint64_t)layer * table->setup->cache->params.n_kv_heads * table->stride;
+    const tamis_cache *cache = table->setup->cache;
+    const uint64_t first =
+        cache->view ? 0 : (uint64_t)layer * cache->params.n_kv_heads * table->stride;
     batch->table = (tms_ref){table->mem, first * sizeof(int32_t)};
-    batch->seq_stride = (uint64_t)table->setup->cache->n_lanes * table->stride;
-    batch->head_stride = table->stride;
+    batch->seq_stride = (uint64_t)table->setup->cache->n_lists * table->stride;
+    batch->head_stride = cache->view ? 0 : table->stride;
 }
 
 tamis_status tms_page_table_create(tms_page_table *table, const tms_setup *setup,
                                    tamis_error *error) {
-    uint32_t n = setup->params.max_sequences, n_lanes = setup->cache->n_lanes;
+    uint32_t n = setup->params.max_sequences, n_lists = setup->cache->n_lists;
     table->setup = setup;
     table->stride = likely_pages(setup);
     table->entry_host =
@@ -51,7 +53,7 @@ tamis_status tms_page_table_create(tms_page_table *table, const tms_setup *setup
     bool ok = table->entry_host && table->rows;
     for (uint32_t i = 0; i < n && ok; i++) {
         table->rows[i].pages =
-            tms_memory_host(setup->memory, n_lanes, sizeof *table->rows[i].pages);
+            tms_memory_host(setup->memory, n_lists, sizeof *table->rows[i].pages);
         ok = table->rows[i].pages != NULL;
     }
     TMS_REQUIRE(ok, TAMIS_E_NO_MEMORY,
@@ -101,7 +103,7 @@ static uint32_t collect(tms_page_table *table, uint32_t r, const tms_sequence *s
                         uint32_t lane, uint32_t n) {
     uint32_t *from = &table->rows[r].pages[lane];
     uint32_t end = tms_pages_of(table->setup->cache, sequence->lanes[lane].length);
-    uint32_t base = (r * table->setup->cache->n_lanes + lane) * table->stride;
+    uint32_t base = (r * table->setup->cache->n_lists + lane) * table->stride;
     for (; *from < end && n < CHUNK_ENTRIES; n++, ++*from) {
         table->entry_host[2 * n] = (int32_t)(base + *from);
         table->entry_host[2 * n + 1] = tms_lane_reads(sequence, lane, *from)[*from];
@@ -110,9 +112,9 @@ static uint32_t collect(tms_page_table *table, uint32_t r, const tms_sequence *s
 }
 
 /* Entries of a row that are no longer those of its sequence are lacking. */
-static void forget_changed(tms_table_row *row, uint32_t n_lanes, tms_sequence *sequence) {
+static void forget_changed(tms_table_row *row, uint32_t n_lists, tms_sequence *sequence) {
     const uint32_t least = tms_changes_since(&sequence->changes, row->state);
-    for (uint32_t lane = 0; lane < n_lanes && least < UINT32_MAX; lane++)
+    for (uint32_t lane = 0; lane < n_lists && least < UINT32_MAX; lane++)
         if (row->pages[lane] > least) row->pages[lane] = least;
     row->state = tms_changes_see(&sequence->changes);
 }
@@ -121,11 +123,11 @@ static void forget_changed(tms_table_row *row, uint32_t n_lanes, tms_sequence *s
  * upload, and those from the first changed one on. */
 static tamis_status sync(tms_page_table *table, tms_sequence *const *sequences, uint32_t count,
                          const uint32_t *rows, tamis_error *error) {
-    uint32_t n = 0, n_lanes = table->setup->cache->n_lanes;
+    uint32_t n = 0, n_lists = table->setup->cache->n_lists;
     for (uint32_t i = 0; i < count; i++) {
         tms_table_row *row = &table->rows[rows[i]];
-        forget_changed(row, n_lanes, sequences[i]);
-        for (uint32_t lane = 0; lane < n_lanes; lane++) {
+        forget_changed(row, n_lists, sequences[i]);
+        for (uint32_t lane = 0; lane < n_lists; lane++) {
             n = collect(table, rows[i], sequences[i], lane, n);
             while (n == CHUNK_ENTRIES) {
                 TMS_TRY(send(table, n, error));
@@ -164,7 +166,7 @@ static uint32_t longest_list(const tms_page_table *table, tms_sequence *const *s
     const tamis_cache *cache = table->setup->cache;
     uint32_t longest = 0;
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
+        for (uint32_t lane = 0; lane < cache->n_lists; lane++)
             if (sequences[i]->lanes[lane].length > longest)
                 longest = sequences[i]->lanes[lane].length;
     return tms_pages_of(cache, longest);

@@ -17,6 +17,7 @@
 #include "lib/plan/step.h"
 #include "lib/plan/templates.h"
 #include "lib/plan/trees.h"
+#include "lib/plan/viewing.h"
 
 struct tamis_plan {
     tms_life life;
@@ -26,6 +27,7 @@ struct tamis_plan {
     tms_query_rings rings;
     tms_step step;
     tms_trees trees;
+    tms_viewing viewing;
     tms_sight sight;
     tms_templates templates;
     tms_caller_lists lists;
@@ -60,6 +62,13 @@ tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_e
 tamis_status tms_plan_check_turns(const tamis_plan *plan, const tamis_rotation *rotation,
                                   uint32_t *channels, tms_ref *table, tamis_error *error);
 
+/* Whether a step of `count` sequences may be exact from one of them on. E_ARGUMENT. */
+tamis_status tms_plan_check_mixed(const tamis_plan *plan, uint32_t count, int exact,
+                                  uint32_t exact_from, tamis_error *error);
+/* Uploads everything that the device needs before the first layer of a step, of which the sequences and
+ * their growth are set. */
+tamis_status tms_plan_send_step(tamis_plan *plan, uint32_t n_selected, uint32_t n_exact,
+                                tamis_error *error);
 /* E_STATE where rows of the open step are trees. */
 tamis_status tms_plan_check_lines(const tamis_plan *plan, tamis_error *error);
 

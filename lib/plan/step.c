@@ -74,7 +74,7 @@ tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error
     step->sections = tms_memory_host(setup->memory, most_sections(setup), sizeof *step->sections);
     step->copies.pairs = tms_memory_host(setup->memory, copies, 2 * sizeof *step->copies.pairs);
     step->copies.count =
-        tms_memory_host(setup->memory, setup->cache->size.pools, sizeof *step->copies.count);
+        tms_memory_host(setup->memory, setup->cache->size.pools + 1ull, sizeof *step->copies.count);
     TMS_REQUIRE(step->sequences && step->growth && step->table_row && step->ring && step->n_kept &&
                     step->begun && step->position && step->layers && step->sections &&
                     step->copies.pairs && step->copies.count,
@@ -196,13 +196,14 @@ static void fill_layer(tms_step *step, uint32_t layer) {
 static void fill_filled(tms_step *step, uint32_t layer, uint32_t *n) {
     const tms_setup *setup = step->setup;
     uint32_t heads = setup->cache->params.n_kv_heads, page_size = setup->cache->params.page_size;
+    const uint32_t lists = setup->cache->view ? 1 : heads; /* with pages of their own */
     int32_t *filled = step->tables.host + step->at.filled;
     tms_step_layer *to = &step->layers[layer];
     to->filled = *n;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
         const tms_sequence *sequence = step->sequences[i];
         if (tms_step_begun(step, i) == 0) continue; /* a journal */
-        for (uint32_t lane = layer * heads; lane < (layer + 1) * heads; lane++) {
+        for (uint32_t lane = layer * heads; lane < layer * heads + lists; lane++) {
             uint32_t length = sequence->lanes[lane].length, rows = sequence->lanes[lane].grown;
             const int32_t *list = tms_lane_pages(sequence, lane);
             for (uint32_t o = (length - rows) / page_size; o < length / page_size; o++)
@@ -211,7 +212,7 @@ static void fill_filled(tms_step *step, uint32_t layer, uint32_t *n) {
     }
     to->n_filled = *n - to->filled;
     /* Each lane of a decode step fills one page at most. */
-    uint32_t end = to->filled + step->n_rows * heads;
+    uint32_t end = to->filled + step->n_rows * lists;
     while (step->fixed && *n < end)
         filled[(*n)++] = -1;
     to->n_bounded = *n - to->filled;

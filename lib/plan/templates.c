@@ -318,13 +318,25 @@ static tms_write_rotated rotated_rows(const tms_templates *l, uint32_t layer) {
     return write;
 }
 
+/* Of a view: bounds alone, of each layer, which may lie as no other does. */
+static tamis_status warm_view(const tms_templates *l, tamis_error *error) {
+    const tms_setup *setup = l->setup;
+    for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++) {
+        tms_bounds bounds = tms_cache_bounds(setup->cache, layer);
+        bounds.pages = tms_step_table(l->step, 0);
+        TMS_TRY(tms_run_bounds(setup->dev, &bounds, error));
+    }
+    return TAMIS_OK;
+}
+
 /* Launches the ops that come before attend, with no rows. */
 static tamis_status warm_writes(const tms_templates *l, tamis_error *error) {
     const tms_setup *setup = l->setup;
     tms_device *dev = setup->dev;
     const tms_ref tables = tms_step_table(l->step, 0);
     tms_write_rows write = rotated_rows(l, 0);
-    tms_bounds bounds = {.kv = write.kv, .n_kv_heads = 1, .pages = tables};
+    tms_bounds bounds = tms_cache_bounds(setup->cache, 0);
+    bounds.pages = tables;
     tms_copy_pages copy = {
         .data = write.kv.data, .bytes = setup->cache->size.page_bytes, .pairs = tables};
     TMS_TRY(tms_run_write_rotated(dev, &write, error));
@@ -368,9 +380,10 @@ static tamis_status warm_attends(const tms_templates *l, uint32_t layer, tamis_e
 }
 
 tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_error *error) {
-    TMS_TRY(warm_writes(l, error));
+    const bool view = l->setup->cache->view != NULL;
+    TMS_TRY(view ? warm_view(l, error) : warm_writes(l, error));
     for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++) {
-        if (!tms_setup_is_first(l->setup, layer)) continue;
+        if (!view && !tms_setup_is_first(l->setup, layer)) continue;
         for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
             step->sections[0].max_tile_rows = rows;
             TMS_TRY(warm_attends(l, layer, error));

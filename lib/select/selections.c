@@ -80,9 +80,10 @@ tamis_status tamis_selection_check(const tamis_selection *selection, uint32_t pa
                                    tamis_error *error) {
     TMS_REQUIRE(selection, TAMIS_E_ARGUMENT, "selection is NULL");
     TMS_REQUIRE_RESERVED(selection, tamis_selection);
-    TMS_REQUIRE(page_size == 8 || page_size == 16 || page_size == 32 || page_size == 64,
-                TAMIS_E_UNSUPPORTED, "page_size %" PRIu32 " is not supported; 8, 16, 32 and 64 are",
-                page_size);
+    TMS_REQUIRE(page_size > 0 && page_size <= TMS_MOST_PAGE && (page_size & (page_size - 1)) == 0,
+                TAMIS_E_UNSUPPORTED,
+                "page_size %" PRIu32 " is not supported; powers of two up to %d are", page_size,
+                TMS_MOST_PAGE);
     const tms_selection_entry *entry = find(selection->kind);
     TMS_REQUIRE(entry, TAMIS_E_ARGUMENT, "there is no selection kind %d", (int)selection->kind);
     return entry->check ? entry->check(selection, page_size, error) : TAMIS_OK;

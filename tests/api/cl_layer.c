@@ -10,9 +10,11 @@
 const char *const cl_layer_names[CL_LAYER_ENTRIES] = {
 #define NAME(name, parameters, arguments)             #name,
 #define MAKER_NAME(type, name, parameters, arguments) #name,
-    CL_LAYER_CALLS(NAME) CL_LAYER_MAKERS(MAKER_NAME)
+#define RETAIN_NAME(name, type)                       #name,
+    CL_LAYER_CALLS(NAME) CL_LAYER_MAKERS(MAKER_NAME) CL_LAYER_RETAINS(RETAIN_NAME)
 #undef NAME
 #undef MAKER_NAME
+#undef RETAIN_NAME
 };
 
 static cl_layer_entry failing = CL_LAYER_ENTRIES;
@@ -139,6 +141,19 @@ CL_LAYER_MAKERS(MAKER)
 #define is_counted_clReleaseProgram      1
 #define is_counted_clReleaseKernel       1
 #define is_counted_clReleaseEvent        0
+#define is_counted_clRetainContext       1
+#define is_counted_clRetainCommandQueue  1
+#define is_counted_clRetainMemObject     1
+#define is_counted_clRetainEvent         0
+#define RETAIN(name, type)                                                                         \
+    cl_int CL_API_CALL name(type object) {                                                         \
+        static cl_int(CL_API_CALL *real)(type);                                                    \
+        if (!real) *(void **)&real = find(#name);                                                  \
+        if (fails_now(CL_LAYER_##name)) return CL_LAYER_CODE;                                      \
+        alive += is_counted_##name;                                                                \
+        return real(object);                                                                       \
+    }
+CL_LAYER_RETAINS(RETAIN)
 #define RELEASE(name, type)                                                                        \
     cl_int CL_API_CALL name(type object) {                                                         \
         static cl_int(CL_API_CALL *real)(type);                                                    \

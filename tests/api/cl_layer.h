@@ -40,6 +40,18 @@ typedef void *cl_map; /* memory of the host into which a buffer is mapped */
       (cl_program program, cl_device_id id, cl_program_build_info what, size_t size, void *value,  \
        size_t *full),                                                                              \
       (program, id, what, size, value, full))                                                      \
+    X(clGetContextInfo,                                                                            \
+      (cl_context context, cl_context_info what, size_t size, void *value, size_t *full),          \
+      (context, what, size, value, full))                                                          \
+    X(clGetCommandQueueInfo,                                                                       \
+      (cl_command_queue queue, cl_command_queue_info what, size_t size, void *value,               \
+       size_t *full),                                                                              \
+      (queue, what, size, value, full))                                                            \
+    X(clGetMemObjectInfo, (cl_mem mem, cl_mem_info what, size_t size, void *value, size_t *full),  \
+      (mem, what, size, value, full))                                                              \
+    X(clGetEventInfo,                                                                              \
+      (cl_event event, cl_event_info what, size_t size, void *value, size_t *full),                \
+      (event, what, size, value, full))                                                            \
     X(clGetEventProfilingInfo,                                                                     \
       (cl_event event, cl_profiling_info what, size_t size, void *value, size_t *full),            \
       (event, what, size, value, full))                                                            \
@@ -107,6 +119,13 @@ typedef void *cl_map; /* memory of the host into which a buffer is mapped */
        size_t size, cl_uint n, const cl_event *after, cl_event *event, cl_int *code),              \
       (queue, mem, blocking, flags, offset, size, n, after, event, code))
 
+/* Those that keep one, which has to be let go of once more: X(name, type). */
+#define CL_LAYER_RETAINS(X)                                                                        \
+    X(clRetainContext, cl_context)                                                                 \
+    X(clRetainCommandQueue, cl_command_queue)                                                      \
+    X(clRetainMemObject, cl_mem)                                                                   \
+    X(clRetainEvent, cl_event)
+
 /* Those that let go of one, and are never made to fail: nobody asks for their answer. Beside them
  * clEnqueueUnmapMemObject. */
 #define CL_LAYER_RELEASES(X)                                                                       \
@@ -121,10 +140,13 @@ typedef void *cl_map; /* memory of the host into which a buffer is mapped */
 typedef enum cl_layer_entry {
 #define CL_LAYER_NUMBER(name, parameters, arguments)             CL_LAYER_##name,
 #define CL_LAYER_MAKER_NUMBER(type, name, parameters, arguments) CL_LAYER_##name,
+#define CL_LAYER_RETAIN_NUMBER(name, type)                       CL_LAYER_##name,
     CL_LAYER_CALLS(CL_LAYER_NUMBER) CL_LAYER_MAKERS(CL_LAYER_MAKER_NUMBER)
+        CL_LAYER_RETAINS(CL_LAYER_RETAIN_NUMBER)
 #undef CL_LAYER_NUMBER
 #undef CL_LAYER_MAKER_NUMBER
-        CL_LAYER_ENTRIES
+#undef CL_LAYER_RETAIN_NUMBER
+            CL_LAYER_ENTRIES
 } cl_layer_entry;
 extern const char *const cl_layer_names[CL_LAYER_ENTRIES];
 

@@ -129,6 +129,8 @@ static void wrapped_memory_is_the_callers_own(void **state) {
     uint64_t at = take(sizeof sent);
     OK(tamis_buffer_wrap_cuda(context, at, sizeof sent, &buffer, &test_error));
     assert_int_equal(tamis_buffer_bytes(buffer), sizeof sent);
+    assert_int_equal(tamis_buffer_cuda(buffer), at);
+    assert_null(tamis_buffer_data(buffer));
 
     enter();
     CU(api->cuMemsetD32Async(at, 77, N, stream));
@@ -171,6 +173,101 @@ static void wrap_refuses_bad_arguments(void **state) {
     assert_null(buffer);
     tamis_context_destroy(&other);
     tamis_context_destroy(&context);
+}
+
+/* The program's own copies reach a buffer of the library's. */
+static void a_buffers_address_is_the_programs_too(void **state) {
+    (void)state;
+    uint32_t sent = 0x74616d69, got = 0;
+    tamis_context *context = create(), *other = NULL;
+    tamis_buffer *buffer = NULL;
+    OK(tamis_buffer_create(context, 64, &buffer, &test_error));
+    const uint64_t at = tamis_buffer_cuda(buffer);
+    assert_true(at != 0 && at % 64 == 0);
+    OK(tamis_buffer_write(buffer, 60, &sent, sizeof sent, &test_error));
+    enter();
+    CU(api->cuMemcpyDtoHAsync_v2(&got, at + 60, sizeof got, stream));
+    CU(api->cuStreamSynchronize(stream));
+    leave();
+    assert_int_equal(got, sent);
+    tamis_buffer_destroy(&buffer);
+    tamis_context_destroy(&context);
+    OK(tamis_context_create(&(tamis_context_params){.device = "reference"}, &other, &test_error));
+    OK(tamis_buffer_create(other, 64, &buffer, &test_error));
+    assert_int_equal(tamis_buffer_cuda(buffer), 0);
+    assert_int_equal(tamis_buffer_cuda(NULL), 0);
+    tamis_buffer_destroy(&buffer);
+    tamis_context_destroy(&other);
+}
+
+/* A copy of the program's on a second stream, a write of the library's behind it on the first one, and
+ * a copy on the second one behind that. */
+static void events_order_streams_both_ways(void **state) {
+    (void)state;
+    uint32_t got = 0, word = 2;
+    tms_cu_stream second;
+    tms_cu_event mark;
+    tamis_context *context = create();
+    tamis_buffer *buffer = NULL;
+    tamis_event *before = NULL, *behind = NULL;
+    const uint64_t at = take(64);
+    OK(tamis_buffer_wrap_cuda(context, at, 64, &buffer, &test_error));
+    enter();
+    CU(api->cuStreamCreate(&second, TMS_CU_STREAM_NON_BLOCKING));
+    CU(api->cuEventCreate(&mark, TMS_CU_EVENT_DISABLE_TIMING));
+    CU(api->cuMemsetD32Async(at, 1, 16, second));
+    CU(api->cuEventRecord(mark, second));
+    leave();
+    OK(tamis_event_wrap_cuda(context, mark, &before, &test_error));
+    assert_ptr_equal(tamis_event_cuda(before), mark);
+    OK(tamis_event_await(before, &test_error));
+    OK(tamis_buffer_write(buffer, 0, &word, sizeof word, &test_error));
+    OK(tamis_event_record(context, &behind, &test_error));
+    enter();
+    CU(api->cuStreamWaitEvent(second, tamis_event_cuda(behind), 0));
+    CU(api->cuMemcpyDtoHAsync_v2(&got, at, sizeof got, second));
+    CU(api->cuStreamSynchronize(second));
+    leave();
+    assert_int_equal(got, word);
+    OK(tamis_event_wait(before, &test_error));
+    tamis_event_destroy(&before);
+    tamis_event_destroy(&behind);
+    tamis_buffer_destroy(&buffer);
+    tamis_context_destroy(&context);
+    enter();
+    CU(api->cuEventSynchronize(mark)); /* it is still the program's */
+    CU(api->cuEventDestroy_v2(mark));
+    CU(api->cuStreamDestroy_v2(second));
+    leave();
+    give_back(at);
+}
+
+static void events_refuse_bad_arguments(void **state) {
+    (void)state;
+    tms_cu_event mark;
+    tamis_context *context = create(), *other = NULL;
+    tamis_event *event = NULL;
+    enter();
+    CU(api->cuEventCreate(&mark, TMS_CU_EVENT_DISABLE_TIMING));
+    leave();
+    FAILS(tamis_event_wrap_cuda(context, mark, NULL, &test_error), TAMIS_E_ARGUMENT, "out: NULL");
+    FAILS(tamis_event_wrap_cuda(NULL, mark, &event, &test_error), TAMIS_E_ARGUMENT,
+          "context: NULL");
+    FAILS(tamis_event_wrap_cuda(context, NULL, &event, &test_error), TAMIS_E_ARGUMENT,
+          "CUDA event: NULL");
+    OK(tamis_context_create(&(tamis_context_params){.device = "reference"}, &other, &test_error));
+    FAILS(tamis_event_wrap_cuda(other, mark, &event, &test_error), TAMIS_E_UNSUPPORTED,
+          "backend reference: CUDA events are not its own");
+    assert_null(event);
+    OK(tamis_event_record(other, &event, &test_error));
+    assert_null(tamis_event_cuda(event));
+    assert_null(tamis_event_cuda(NULL));
+    tamis_event_destroy(&event);
+    tamis_context_destroy(&other);
+    tamis_context_destroy(&context);
+    enter();
+    CU(api->cuEventDestroy_v2(mark));
+    leave();
 }
 
 /* Writes larger than the staging memory come in pieces; small ones wait in it, and must be read
@@ -460,6 +557,9 @@ int main(int argc, char **argv) {
         TEST(a_context_refuses_bad_arguments),
         TEST(wrapped_memory_is_the_callers_own),
         TEST(wrap_refuses_bad_arguments),
+        TEST(a_buffers_address_is_the_programs_too),
+        TEST(events_order_streams_both_ways),
+        TEST(events_refuse_bad_arguments),
         TEST(writes_larger_than_staging_come_in_pieces),
         TEST(a_step_on_wrapped_memory_equals_the_reference),
         TEST(waiting_calls_fail_during_a_capture),

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* OpenCL drivers that fail, at the n-th call of an entry point, or that give no times. */
 #include "host/backend.h"
+#include "host/opencl/opencl.h"
 #include "tests/api/cl_layer.h"
 #include "tests/api/scenario.h"
+#include <tamis/opencl.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -276,8 +278,113 @@ static void a_failed_creation_says_why_and_leaves_nothing(void **state) {
         }
 }
 
+/* ---- What the program has of OpenCL itself --------------------------------------------------- */
+
+typedef struct program {
+    cl_context context;
+    cl_command_queue queue;
+    cl_mem mem;
+    cl_event event;
+    void *memory;
+} program;
+
+static cl_device_id find_device(void) {
+    cl_platform_id platforms[16];
+    cl_uint n_platforms = 0, n = 0;
+    cl_device_id device = NULL;
+    assert_int_equal(clGetPlatformIDs(16, platforms, &n_platforms), CL_SUCCESS);
+    for (cl_uint i = 0; i < n_platforms && n == 0; i++)
+        if (clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL, 1, &device, &n) != CL_SUCCESS) n = 0;
+    assert_int_not_equal(n, 0);
+    return device;
+}
+
+static program start_program(void) {
+    cl_device_id device = find_device();
+    cl_int codes[4];
+    program p = {.memory = aligned_alloc(64, 4096)};
+    p.context = clCreateContext(NULL, 1, &device, NULL, NULL, &codes[0]);
+    p.queue = clCreateCommandQueue(p.context, device, 0, &codes[1]);
+    p.mem = clCreateBuffer(p.context, CL_MEM_READ_WRITE, 4096, NULL, &codes[2]);
+    codes[3] = clEnqueueMarkerWithWaitList(p.queue, 0, NULL, &p.event);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(codes[i], CL_SUCCESS);
+    assert_non_null(p.memory);
+    return p;
+}
+
+static void stop_program(program *p) {
+    clReleaseEvent(p->event);
+    clReleaseMemObject(p->mem);
+    clReleaseCommandQueue(p->queue);
+    clReleaseContext(p->context);
+    free(p->memory);
+}
+
+/* A context, buffers and an event on what it has; and nothing of them left. The status of the first
+ * call that fails. */
+static tamis_status share_all(const program *p) {
+    const int alive = cl_layer_alive();
+    tamis_context *context = NULL;
+    tamis_buffer *wrapped = NULL, *host = NULL, *tried = NULL;
+    tamis_event *event = NULL;
+    uint8_t byte = 1;
+    cl_layer_count(true);
+    tamis_status status =
+        tamis_context_create_opencl(p->context, p->queue, NULL, &context, &test_error);
+    if (status == TAMIS_OK)
+        status = tamis_buffer_wrap_opencl(context, p->mem, 64, 64, &wrapped, &test_error);
+    if (status == TAMIS_OK)
+        status = tamis_event_wrap_opencl(context, p->event, &event, &test_error);
+    if (status == TAMIS_OK) status = tamis_event_await(event, &test_error);
+    if (status == TAMIS_OK)
+        status = tamis_buffer_wrap_host(context, p->memory, 4096, &host, &test_error);
+    if (status == TAMIS_OK)
+        tms_cl(context->dev)->in_place = false; /* so that the device is tried */
+    if (status == TAMIS_OK)
+        status = tamis_buffer_wrap_host(context, p->memory, 4096, &tried, &test_error);
+    if (status == TAMIS_OK) status = tamis_buffer_write(wrapped, 0, &byte, 1, &test_error);
+    if (status == TAMIS_OK) status = tamis_buffer_read(wrapped, 0, &byte, 1, &test_error);
+    cl_layer_count(false);
+    tamis_event_destroy(&event);
+    tamis_buffer_destroy(&tried);
+    tamis_buffer_destroy(&host);
+    tamis_buffer_destroy(&wrapped);
+    tamis_context_destroy(&context);
+    assert_int_equal(cl_layer_alive(), alive);
+    return status;
+}
+
+static void what_cannot_be_shared_says_why_and_leaves_nothing(void **state) {
+    (void)state;
+    uint32_t calls[CL_LAYER_ENTRIES], tried = 0;
+    program p = start_program();
+    cl_layer_begin(CL_LAYER_ENTRIES, 0);
+    OK(share_all(&p));
+    for (int entry = 0; entry < CL_LAYER_ENTRIES; entry++)
+        calls[entry] = cl_layer_calls((cl_layer_entry)entry);
+    for (int entry = 0; entry < CL_LAYER_ENTRIES; entry++)
+        for (uint32_t n = 0; n < calls[entry]; n++, tried++) {
+            failing = (cl_layer_entry)entry;
+            cl_layer_begin(failing, n);
+            test_error = (tamis_error){0};
+            const tamis_status status = share_all(&p);
+            assert_true(cl_layer_failed());
+            const bool told = strstr(test_error.text, CL_LAYER_TEXT) != NULL;
+            const bool absent = status == TAMIS_E_NO_DEVICE && test_error.text[0];
+            if (!is_passed_over() && !absent && !(told && status != TAMIS_OK))
+                fail_msg("call %u of %s: %s \"%s\"", n, cl_layer_names[entry],
+                         tamis_status_name(status), test_error.text);
+        }
+    print_message("%u points\n", tried);
+    assert_true(calls[CL_LAYER_clRetainMemObject] && calls[CL_LAYER_clGetEventInfo]);
+    stop_program(&p);
+    assert_int_equal(cl_layer_alive(), 0);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_cannot_be_shared_says_why_and_leaves_nothing),
         cmocka_unit_test(stages_have_times_whatever_the_driver_gives),
         cmocka_unit_test(nobody_asks_so_no_times_are_collected),
         cmocka_unit_test(a_failed_creation_says_why_and_leaves_nothing),

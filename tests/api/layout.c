@@ -10,6 +10,7 @@
 #include <tamis/blend_trials.h>
 #include <tamis/cuda.h>
 #include <tamis/model.h>
+#include <tamis/opencl.h>
 #include <tamis/record.h>
 #include <tamis/sample.h>
 #include <tamis/store.h>
@@ -84,6 +85,9 @@ static const layout layouts[] = {
     GROWS(tamis_scatter_rows_params, 128),
     GROWS(tamis_convert_params, 104),
     GROWS(tamis_kv, 136),
+    GROWS(tamis_kv_values, 80),
+    GROWS(tamis_view_params, 80),
+    GROWS(tamis_view_step, 104),
     GROWS(tamis_batch, 160),
     GROWS(tamis_bounds_params, 216),
     GROWS(tamis_score_pages_params, 384),

@@ -65,13 +65,14 @@ typedef struct objects {
     tamis_cache *cache;
     tamis_plan *plan, *verifying;
     tamis_prefixes *prefixes;
-    tamis_buffer *rows;
+    tamis_buffer *rows, *lent;
     tamis_host_buffer *host;
     tamis_event *event, *uploaded;
     tamis_sequence id, fork, hit;
 } objects;
 
 static tamis_status make(objects *o) {
+    static _Alignas(64) uint8_t memory[4096];
     const tamis_context_params params = {.device = test_device};
     tamis_plan_params plan = {.max_context = 64,
                               .max_rows = 32,
@@ -93,6 +94,7 @@ static tamis_status make(objects *o) {
     CALL(status,
          tamis_buffer_upload(o->rows, 0, o->host, 0, 4096, o->event, &o->uploaded, &test_error));
     CALL(status, tamis_event_await(o->uploaded, &test_error));
+    CALL(status, tamis_buffer_wrap_host(o->context, memory, sizeof memory, &o->lent, &test_error));
     CALL(status, tamis_cache_add(o->cache, &o->id, &test_error));
     return status;
 }
@@ -242,6 +244,7 @@ static tamis_status run(void) {
     tamis_event_destroy(&o.uploaded);
     tamis_host_buffer_destroy(&o.host);
     tamis_buffer_destroy(&o.rows);
+    tamis_buffer_destroy(&o.lent);
     tamis_prefixes_destroy(&o.prefixes);
     tamis_plan_destroy(&o.plan);
     tamis_plan_destroy(&o.verifying);

@@ -277,6 +277,44 @@ cl_int CL_API_CALL clEnqueueUnmapMemObject(cl_command_queue in, cl_mem mem, void
     return done(event);
 }
 
+/* ---- What programs with a context of their own call: none is here ------------------------------ */
+
+cl_int CL_API_CALL clGetContextInfo(cl_context of, cl_context_info what, size_t size, void *value,
+                                    size_t *full) {
+    return unknown("clGetContextInfo", what);
+}
+
+cl_int CL_API_CALL clGetCommandQueueInfo(cl_command_queue in, cl_command_queue_info what,
+                                         size_t size, void *value, size_t *full) {
+    return unknown("clGetCommandQueueInfo", what);
+}
+
+cl_int CL_API_CALL clGetMemObjectInfo(cl_mem mem, cl_mem_info what, size_t size, void *value,
+                                      size_t *full) {
+    return unknown("clGetMemObjectInfo", what);
+}
+
+cl_int CL_API_CALL clGetEventInfo(cl_event event, cl_event_info what, size_t size, void *value,
+                                  size_t *full) {
+    return unknown("clGetEventInfo", what);
+}
+
+cl_int CL_API_CALL clRetainContext(cl_context of) {
+    return unknown("clRetainContext", 0);
+}
+
+cl_int CL_API_CALL clRetainCommandQueue(cl_command_queue in) {
+    return unknown("clRetainCommandQueue", 0);
+}
+
+cl_int CL_API_CALL clRetainMemObject(cl_mem mem) {
+    return unknown("clRetainMemObject", 0);
+}
+
+cl_int CL_API_CALL clRetainEvent(cl_event event) {
+    return unknown("clRetainEvent", 0);
+}
+
 /* ---- Programs and launches ------------------------------------------------------------------- */
 
 /* One that is not among `programs`, since it may be there already when it is built. */

@@ -49,7 +49,7 @@ TAMIS_KERNEL_DIR=$work/kernels "$check" --device opencl --list smoke >"$work/log
 status=$?
 [ $status -eq 77 ] && { cat "$work/log"; exit 77; }
 [ $status -eq 0 ] || { echo "the unbroken kernels fail:"; cat "$work/log"; exit 1; }
-TAMIS_KERNEL_DIR=$work/kernels sh "$here/oclgrind.sh" "$check" $small >"$work/log" 2>&1 ||
+TAMIS_KERNEL_DIR=$work/kernels sh "$here/oclgrind.sh" "$check" --device opencl $small >"$work/log" 2>&1 ||
     { echo "the unbroken kernels fail under oclgrind:"; cat "$work/log"; exit 1; }
 
 # form_of <file>: which form's cases may catch a mutant of it. The device decides which shape of the
@@ -189,6 +189,6 @@ mutate argmax.cl 's/out\[out_offset + row\] =/out[out_offset + n_rows] = &/'
 caught "write past the end in argmax.cl" "past the end of" "$check" $base argmax
 
 mutate score.cl '/barrier(CLK_LOCAL_MEM_FENCE)/d'
-caught "missing barrier in score.cl" "data race" sh "$here/oclgrind.sh" "$check" $small
+caught "missing barrier in score.cl" "data race" sh "$here/oclgrind.sh" "$check" --device opencl $small
 
 [ $survivors -eq 0 ]

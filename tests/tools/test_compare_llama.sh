@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# compare_llama.sh and compare_ggml.sh without a network: their options, and the tables that
-# compare_llama makes of files as a run writes them.
+# compare_llama.sh, compare_ggml.sh and llama_attention.sh without a network: their options, and the
+# tables that are made of files as a run writes them.
 # Usage: test_compare_llama.sh TOOLS
 set -u
 tools=$1
@@ -33,6 +33,13 @@ for script in compare_llama.sh compare_ggml.sh; do
     expect 2 '--version ../x: is no version' "$run" --version ../x
     expect 1 "$work/none: is no program" "$run" --tamis "$work/none"
 done
+run=$tools/llama_attention.sh
+expect 0 'Usage: llama_attention.sh [OPTIONS]' "$run" --help
+expect 2 '--speed: no such option' "$run" --speed
+expect 2 'speed: must be one of full time keys' "$run" --measure speed
+expect 2 '--budget 1000: must be a multiple of 16' "$run" --budget 1000
+expect 2 '--context 10: must be a whole number from 100' "$run" --context 10
+expect 1 "$work/none: is no program" "$run" --tamis "$work/none"
 run=$tools/compare_llama.sh
 expect 2 '--models ,: must name some of' "$run" --models ,
 expect 2 'gpt2: must be one of smollm2 gemma3 llama3.2-1b llama2-7b' "$run" --models smollm2,gpt2
@@ -55,6 +62,27 @@ for round in 1 2; do
     printf 'prefill 3000.0 tokens/s, decode -\n' >"$stem.prompt.txt"
     step 2000 >"$stem.200.json"
 done
+# Planted keys: the prompts' length, the key in each, and which answers have it.
+keys=$tools/compare_llama/keys.py
+mkdir "$work/keys"
+python3 "$keys" write "$tools/../tests/data/text.txt" 300 3 "$work/keys"
+for i in 0 1 2; do
+    key=$(sed -n "$((i + 1))p" "$work/keys/keys.txt")
+    expect 0 "magic number is $key. Remember it." cat "$work/keys/$i.txt"
+    [ "$(wc -c <"$work/keys/$i.txt")" -lt 1400 ] && [ "$(wc -c <"$work/keys/$i.txt")" -gt 1100 ] || {
+        echo "FAIL: $i.txt has $(wc -c <"$work/keys/$i.txt") bytes"
+        failed=1
+    }
+    printf 'x\nanswer\tllama.cpp\tp\t %s.\nanswer\tquest\tp\t 1%s\n' "$key" $i >"$work/keys/$i.answers"
+    printf 'no' >"$work/keys/$i.tamis"
+done
+printf '%s' "$key" >"$work/keys/2.tamis"
+expect 0 'llama.cpp                    3 of 3  +++' python3 "$keys" count 3 "$work/keys"
+expect 0 'llama.cpp, quest by tamis    0 of 3  ---' python3 "$keys" count 3 "$work/keys"
+expect 0 'tamis alone, quest           1 of 3  --+' python3 "$keys" count 3 "$work/keys"
+: >"$work/keys/1.answers"
+expect 1 '1.answers has 0 answers, of 2' python3 "$keys" count 3 "$work/keys"
+
 table=$tools/compare_llama/table.py stems=("$work/small.1" "$work/small.2")
 expect 0 '| small | prompt of 1,000, tokens/s | 750.0 (on) |  | 3000.0 |  | 4.50 |  |  |  |' \
     python3 "$table" "${stems[@]}"

@@ -16,9 +16,29 @@ typedef struct tamis_buffer tamis_buffer;
  * requested size and the device's limit. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_create(tamis_context *context, uint64_t bytes,
                                                             tamis_buffer **out, tamis_error *error);
-/* Frees after what is enqueued has run; accepts NULL. */
+/* Makes a buffer of `bytes` (> 0) of the caller's memory at `data`, a multiple of 64, that kernels use
+ * in place: on the reference; on OpenCL CPUs; and on OpenCL devices with shared virtual memory, where
+ * `data` lies in memory of clSVMAlloc for the context's OpenCL context. Nothing is copied, and what would
+ * need a copy is refused. The first call may wait. Memory that the library only reads, such as weights,
+ * may be read-only.
+ *
+ * Ownership: the memory stays the caller's, and must stay as it is allocated until
+ * tamis_buffer_destroy, which waits for what is enqueued, has returned. He reads and writes it as
+ * tamis_buffer_data says; where that answers NULL, shared virtual memory as OpenCL demands. Errors:
+ * E_ARGUMENT with the value, E_NO_MEMORY (more than the device takes in one buffer), E_UNSUPPORTED with
+ * the reason (CUDA; another OpenCL device), E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_wrap_host(tamis_context *context, void *data,
+                                                               uint64_t bytes, tamis_buffer **out,
+                                                               tamis_error *error);
+/* Frees after what is enqueued has run; accepts NULL. What is the caller's is let go of, and not
+ * freed. */
 TAMIS_API void tamis_buffer_destroy(tamis_buffer **buffer);
 TAMIS_API uint64_t tamis_buffer_bytes(const tamis_buffer *buffer);
+/* The memory itself, where kernels use the host's in place and the host sees what they write: on the
+ * reference, on PoCL's CPUs, and of every buffer of tamis_buffer_wrap_host on a CPU. Else NULL. The host
+ * may read and write there once tamis_context_wait has returned and until something that uses the buffer
+ * is enqueued. Valid until the buffer is destroyed. */
+TAMIS_API void *tamis_buffer_data(const tamis_buffer *buffer);
 
 /* Enqueues a copy from the host; `data` may be reused when the call returns. Waits for earlier
  * copies if too many bytes are still to be copied. It does not wait for uploads, see

@@ -38,9 +38,11 @@
  * 9. log.h      Log lines, which go to a callback. The library prints nothing by itself.
  * 10. ops.h     The ops on the caller's own buffers: what a model needs beside attention, and the
  *               pipeline for an engine that has a paged cache of its own.
+ * 11. view.h    The same with a plan: an engine's own cache as a view, whose pages selections choose
+ *               from.
  *
- * This header does not include ten others: cuda.h, for the caller's own CUDA context, stream and
- * memory; store.h, which keeps the K and V of text chunks in memory, on disk and on a server
+ * This header does not include eleven others: cuda.h and opencl.h, for the caller's own context,
+ * stream or queue, memory and events of a driver; store.h, which keeps the K and V of text chunks in memory, on disk and on a server
  * (Redis); blend.h, which puts them into prompts; blend_trials.h, which keeps for which models that
  * was measured; model.h, for a whole model from a GGUF file; batch.h, which schedules requests
  * over one; record.h, for its chunks into a store;
@@ -75,5 +77,6 @@
 #include <tamis/settings.h>
 #include <tamis/status.h>
 #include <tamis/version.h>
+#include <tamis/view.h>
 
 #endif

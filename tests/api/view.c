@@ -1,0 +1,576 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Views: steps over K and V that a test keeps as engines do, beside a plan over a cache of the library's
+ * that holds the same tokens: same pages, same bits; and what a view refuses. */
+#include "tests/api/ops_rig.h"
+#include <tamis/view.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 2, HEADS = 4, KV = 2, DIM = 64, WIDTH = HEADS * DIM };
+enum { SEQS = 3, PAGES = 96, ROWS = 40, CONTEXT = 256, TOKENS = CONTEXT };
+
+/* How an engine keeps K and V: in a buffer for each layer [page][K, V][slot][head][dim], or [page][K,
+ * V][head][slot][dim]; in two buffers for each layer, V as HND; in two, V transposed; all layers in one
+ * buffer, [page][layer][K, V][slot][head][dim]. */
+typedef enum kv_layout { NHD, HND, TWO, TURNED, ACROSS, LAYOUTS } kv_layout;
+
+/* Where a row lies, in elements, in a buffer: channel by channel. */
+typedef struct spot {
+    float *host;
+    uint64_t at, step;
+} spot;
+
+typedef struct engine {
+    ops_rig rig;
+    kv_layout layout;
+    uint32_t page_size;
+    tamis_kv kv[LAYERS];
+    tamis_kv_values values[LAYERS];
+    tamis_place places[2 * LAYERS]; /* of K, or of both, then of V */
+    float *host[2 * LAYERS];        /* what they hold */
+    uint64_t bytes;                 /* of each */
+    uint32_t lengths[SEQS];
+    int32_t table[SEQS][CONTEXT]; /* page lists */
+    int32_t next;                 /* pages are handed out in an order of no kind */
+    tamis_cache *view;
+    tamis_plan *plan;
+    /* Beside it: a cache of the library's with the same tokens. */
+    tamis_cache *cache;
+    tamis_plan *beside;
+    tamis_sequence ids[SEQS];
+    tamis_rows k, v, q, out, own;
+    tamis_plan_params params;
+} engine;
+
+static bool on_cuda(void) {
+    return strncmp(test_device, "cuda", 4) == 0;
+}
+
+static uint64_t token_of(uint32_t sequence, uint32_t position) {
+    return 1 + sequence * 1000ull + position;
+}
+
+static spot place_row(const engine *e, uint32_t layer, uint32_t page, uint32_t head, uint32_t slot,
+                      uint32_t which) {
+    const uint64_t s = e->page_size, pair = 2 * s * KV * DIM;
+    const uint64_t nhd = (slot * KV + head) * (uint64_t)DIM, hnd = (head * s + slot) * DIM;
+    switch (e->layout) {
+    case NHD:
+        return (spot){e->host[layer], page * pair + which * s * KV * DIM + nhd, 1};
+    case HND:
+        return (spot){e->host[layer], page * pair + which * s * KV * DIM + hnd, 1};
+    case ACROSS:
+        return (spot){e->host[0], (page * LAYERS + layer) * pair + which * s * KV * DIM + nhd, 1};
+    default:
+        if (!which) return (spot){e->host[layer], page * s * KV * DIM + nhd, 1};
+        if (e->layout == TWO) return (spot){e->host[LAYERS + layer], page * s * KV * DIM + hnd, 1};
+        return (spot){e->host[LAYERS + layer], head * DIM * PAGES * s + page * s + slot, PAGES * s};
+    }
+}
+
+static void describe_layer(engine *e, uint32_t layer) {
+    const uint64_t s = e->page_size, pair = 2 * s * KV * DIM;
+    tamis_kv *kv = &e->kv[layer];
+    *kv = (tamis_kv){.data = e->places[e->layout == ACROSS ? 0 : layer],
+                     .layout = e->layout == NHD   ? TAMIS_KV_NHD
+                               : e->layout == HND ? TAMIS_KV_HND
+                                                  : TAMIS_KV_STRIDES,
+                     .page_size = e->page_size,
+                     .head_dim = DIM,
+                     .n_pages = PAGES};
+    if (e->layout < TWO) return;
+    kv->slot_stride = KV * DIM;
+    kv->head_stride = DIM;
+    if (e->layout == ACROSS) {
+        kv->data.offset += layer * pair * sizeof(float);
+        kv->page_stride = LAYERS * pair;
+        kv->value_offset = s * KV * DIM;
+        return;
+    }
+    kv->page_stride = s * KV * DIM;
+    kv->values = &e->values[layer];
+    e->values[layer] = (tamis_kv_values){.data = e->places[LAYERS + layer],
+                                         .page_stride = KV * s * DIM,
+                                         .head_stride = s * DIM,
+                                         .slot_stride = DIM};
+    if (e->layout == TURNED)
+        e->values[layer] = (tamis_kv_values){.data = e->places[LAYERS + layer],
+                                             .page_stride = s,
+                                             .head_stride = DIM * PAGES * s,
+                                             .slot_stride = 1,
+                                             .channel_stride = PAGES * s};
+}
+
+static tamis_plan_params plan_params(tamis_selection_kind kind, uint32_t page_size,
+                                     uint32_t window) {
+    tamis_plan_params p = {.max_sequences = SEQS,
+                           .max_rows = ROWS,
+                           .max_context = CONTEXT,
+                           .max_selected_rows = 8,
+                           .attention = {.sliding_window = window}};
+    tamis_selection_default(kind, &p.selection);
+    if (kind != TAMIS_SELECT_FULL) p.selection.budget = 4 * page_size;
+    p.selection.sinks = kind == TAMIS_SELECT_FULL ? 0 : page_size;
+    p.selection.recent = kind == TAMIS_SELECT_FULL ? 0 : 1;
+    p.selection.dense_layers = 0;
+    return p;
+}
+
+static void open_engine(engine *e, kv_layout layout, uint32_t page_size, tamis_selection_kind kind,
+                        uint32_t window) {
+    memset(e, 0, sizeof *e);
+    e->layout = layout;
+    e->page_size = page_size;
+    ops_open(&e->rig);
+    e->bytes =
+        2ull * PAGES * page_size * KV * DIM * sizeof(float) * (layout == ACROSS ? LAYERS : 1);
+    for (uint32_t i = 0; i < 2 * LAYERS; i++) {
+        e->host[i] = malloc(e->bytes);
+        assert_non_null(e->host[i]);
+        memset(e->host[i], 0xff, e->bytes);
+        e->places[i] = ops_send(&e->rig, e->host[i], e->bytes, 0);
+    }
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        describe_layer(e, layer);
+    tamis_rows *rows[] = {&e->k, &e->v, &e->q, &e->out, &e->own};
+    for (size_t i = 0; i < 5; i++)
+        *rows[i] = ops_rows(ops_room(&e->rig, ROWS * WIDTH * sizeof(float), 0), 0);
+    const tamis_view_params view = {
+        .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV, .layers = e->kv};
+    const tamis_cache_params shape = {.n_layers = LAYERS,
+                                      .n_heads = HEADS,
+                                      .n_kv_heads = KV,
+                                      .head_dim = DIM,
+                                      .page_size = page_size,
+                                      .capacity_tokens = SEQS * (CONTEXT + page_size)};
+    e->params = plan_params(kind, page_size, window);
+    OK(tamis_view_create(e->rig.context, &view, &e->view, &test_error));
+    OK(tamis_plan_create(e->view, &e->params, &e->plan, &test_error));
+    if (page_size < 8 || page_size > 64) return;
+    OK(tamis_cache_create(e->rig.context, &shape, &e->cache, &test_error));
+    OK(tamis_plan_create(e->cache, &e->params, &e->beside, &test_error));
+    for (uint32_t b = 0; b < SEQS; b++)
+        OK(tamis_cache_add(e->cache, &e->ids[b], &test_error));
+}
+
+static void close_engine(engine *e) {
+    tamis_plan_destroy(&e->plan);
+    tamis_cache_destroy(&e->view);
+    tamis_plan_destroy(&e->beside);
+    tamis_cache_destroy(&e->cache);
+    for (uint32_t i = 0; i < 2 * LAYERS; i++)
+        free(e->host[i]);
+    ops_close(&e->rig);
+}
+
+/* The engine's own part: pages for rows to come, and K and V of a layer's rows into them. */
+static void grow(engine *e, uint32_t b, uint32_t rows) {
+    const uint32_t size = e->page_size;
+    for (uint32_t i = (e->lengths[b] + size - 1) / size; i * size < e->lengths[b] + rows; i++)
+        e->table[b][i] = e->next++ * 37 % PAGES;
+    assert_true(e->next <= PAGES);
+    e->lengths[b] += rows;
+}
+
+static void write_engine(engine *e, uint32_t layer, uint32_t b, uint32_t rows) {
+    for (uint32_t p = e->lengths[b] - rows; p < e->lengths[b]; p++)
+        for (uint32_t h = 0; h < KV; h++)
+            for (uint32_t which = 0; which < 2; which++) {
+                const spot to = place_row(e, layer, (uint32_t)e->table[b][p / e->page_size], h,
+                                          p % e->page_size, which);
+                for (uint32_t d = 0; d < DIM; d++)
+                    to.host[to.at + d * to.step] =
+                        test_value(token_of(b, p), layer * KV + h, which, d);
+            }
+}
+
+static void send_engine(engine *e) {
+    for (uint32_t i = 0; i < 2 * LAYERS; i++)
+        OK(tamis_buffer_write(e->places[i].buffer, 0, e->host[i], e->bytes, &test_error));
+}
+
+/* The same rows as the library's cache takes them; queries of either. */
+static void fill_rows(engine *e, uint32_t layer, const uint32_t *of, const uint32_t *rows,
+                      uint32_t n) {
+    static float k[ROWS][KV][DIM], v[ROWS][KV][DIM], q[ROWS][HEADS][DIM];
+    uint32_t row = 0;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t p = e->lengths[of[i]] - rows[i]; p < e->lengths[of[i]]; p++, row++) {
+            const uint64_t token = token_of(of[i], p);
+            for (uint32_t d = 0; d < DIM; d++) {
+                for (uint32_t h = 0; h < KV; h++) {
+                    k[row][h][d] = test_value(token, layer * KV + h, 0, d);
+                    v[row][h][d] = test_value(token, layer * KV + h, 1, d);
+                }
+                for (uint32_t h = 0; h < HEADS; h++)
+                    q[row][h][d] = test_value(token, 100 + layer * HEADS + h, 1, d);
+            }
+        }
+    OK(tamis_buffer_write(e->k.buffer, 0, k, sizeof k, &test_error));
+    OK(tamis_buffer_write(e->v.buffer, 0, v, sizeof v, &test_error));
+    OK(tamis_buffer_write(e->q.buffer, 0, q, sizeof q, &test_error));
+}
+
+/* Pages that a row read, of either plan. */
+static void compare_pages(engine *e, uint32_t n_rows) {
+    for (uint32_t row = 0; row < n_rows; row++)
+        for (uint32_t h = 0; h < KV; h++) {
+            uint32_t a[CONTEXT], b[CONTEXT], n_a = 0, n_b = 0;
+            OK(tamis_plan_read_selected(e->plan, row, h, a, CONTEXT, &n_a, &test_error));
+            OK(tamis_plan_read_selected(e->beside, row, h, b, CONTEXT, &n_b, &test_error));
+            assert_int_equal(n_a, n_b);
+            assert_memory_equal(a, b, n_a * sizeof *a);
+        }
+}
+
+static void compare_rows(engine *e, uint32_t n_rows) {
+    static float a[ROWS][HEADS][DIM], b[ROWS][HEADS][DIM];
+    OK(tamis_buffer_read(e->out.buffer, 0, a, n_rows * sizeof a[0], &test_error));
+    OK(tamis_buffer_read(e->own.buffer, 0, b, n_rows * sizeof b[0], &test_error));
+    assert_memory_equal(a, b, n_rows * sizeof a[0]);
+}
+
+/* The step's sequences in both forms of lists. */
+typedef struct lists {
+    uint32_t rows[SEQS], lengths[SEQS];
+    int32_t table[SEQS][CONTEXT], indptr[SEQS + 1], indices[SEQS * CONTEXT], last[SEQS];
+    tamis_view_step step;
+} lists;
+
+static void list_pages(const engine *e, const uint32_t *of, uint32_t n, bool csr, lists *l) {
+    l->indptr[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t length = e->lengths[of[i]];
+        const uint32_t pages = (length + e->page_size - 1) / e->page_size;
+        l->lengths[i] = length;
+        memcpy(l->table[i], e->table[of[i]], sizeof l->table[i]);
+        memcpy(l->indices + l->indptr[i], e->table[of[i]], pages * sizeof(int32_t));
+        l->indptr[i + 1] = l->indptr[i] + (int32_t)pages;
+        l->last[i] = (int32_t)(length - (pages - 1) * e->page_size);
+    }
+    l->step = (tamis_view_step){.count = n, .rows = l->rows};
+    if (csr) {
+        l->step.indptr = l->indptr;
+        l->step.indices = l->indices;
+        l->step.last_page_len = l->last;
+    } else {
+        l->step.lengths = l->lengths;
+        l->step.table = &l->table[0][0];
+        l->step.table_stride = CONTEXT;
+    }
+}
+
+/* A step of both, whose sequences are not exact before `exact_from`. */
+static void step_both(engine *e, const uint32_t *of, const uint32_t *rows, uint32_t n,
+                      uint32_t exact_from, bool csr) {
+    static lists l;
+    uint32_t n_rows = 0;
+    tamis_sequence ids[SEQS];
+    for (uint32_t i = 0; i < n; i++) {
+        grow(e, of[i], rows[i]);
+        l.rows[i] = rows[i];
+        ids[i] = e->ids[of[i]];
+        n_rows += rows[i];
+    }
+    list_pages(e, of, n, csr, &l);
+    l.step.exact = exact_from == 0;
+    l.step.exact_from = exact_from < n ? exact_from : 0;
+    const tamis_step beside = {.sequences = ids,
+                               .rows = rows,
+                               .count = n,
+                               .exact = l.step.exact,
+                               .exact_from = l.step.exact_from};
+    OK(tamis_plan_view_begin(e->plan, &l.step, &test_error));
+    memset(&l, 0xff, sizeof l); /* read by the call */
+    if (e->beside) OK(tamis_plan_step_begin(e->beside, &beside, &test_error));
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        for (uint32_t i = 0; i < n; i++)
+            write_engine(e, layer, of[i], rows[i]);
+        send_engine(e);
+        fill_rows(e, layer, of, rows, n);
+        OK(tamis_plan_attend(e->plan, layer, &e->q, &e->out, &test_error));
+        if (!e->beside) continue;
+        OK(tamis_plan_write(e->beside, layer, &e->k, &e->v, &test_error));
+        OK(tamis_plan_attend(e->beside, layer, &e->q, &e->own, &test_error));
+        compare_rows(e, n_rows);
+        compare_pages(e, n_rows);
+    }
+    OK(tamis_plan_step_end(e->plan, &test_error));
+    if (e->beside) OK(tamis_plan_step_end(e->beside, &test_error));
+}
+
+/* Prompts, decode steps of several sequences in changing order, a mixed step, rows to be verified. */
+static void live(engine *e) {
+    static const uint32_t order[3][SEQS] = {{0, 1, 2}, {2, 0, 1}, {1, 2, 0}};
+    static const uint32_t prompts[SEQS] = {38, 23, 40}, one[SEQS] = {1, 1, 1};
+    for (uint32_t b = 0; b < SEQS; b++)
+        for (uint32_t piece = 0; piece < 2; piece++)
+            step_both(e, &b, &prompts[b], 1, 0, piece);
+    for (uint32_t i = 0; i < 9; i++)
+        step_both(e, order[i / 3], one, i % 4 == 3 ? 2 : SEQS, SEQS, i % 2);
+    const uint32_t mixed[SEQS] = {1, 3, 20};
+    step_both(e, order[1], mixed, SEQS, 2, true);
+    step_both(e, order[0], mixed, 2, 2, false);
+}
+
+static void every_layout_gives_the_bits_of_a_cache(void **state) {
+    (void)state;
+    static const tamis_selection_kind kinds[] = {TAMIS_SELECT_FULL, TAMIS_SELECT_QUEST,
+                                                 TAMIS_SELECT_ORACLE};
+    static const uint32_t sizes[] = {8, 16, 16, 32, 16};
+    for (int l = 0; l < LAYOUTS; l++)
+        for (uint32_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            engine e;
+            if (on_cuda() && (l == TURNED || kinds[i] != TAMIS_SELECT_QUEST)) continue;
+            open_engine(&e, (kv_layout)l, sizes[l], kinds[i], i == 1 && l == HND ? 50 : 0);
+            live(&e);
+            close_engine(&e);
+        }
+}
+
+/* Whose pages a cache of the library's does not have: beside a view with pages of 16, under full. */
+static void pages_of_any_size_read_the_same(void **state) {
+    (void)state;
+    static const uint32_t sizes[] = {1, 2, 4, 128, 256};
+    static float one[ROWS][HEADS][DIM], other[ROWS][HEADS][DIM];
+    const uint32_t of = 0, prompt = 38, single = 1;
+    for (uint32_t i = 0; i < 5; i++) {
+        engine e, with16;
+        open_engine(&e, NHD, sizes[i], TAMIS_SELECT_FULL, 0);
+        open_engine(&with16, HND, 16, TAMIS_SELECT_FULL, 0);
+        for (uint32_t s = 0; s < 4; s++) {
+            const uint32_t *rows = s < 2 ? &prompt : &single;
+            step_both(&e, &of, rows, 1, s < 2 ? 0 : 1, s % 2);
+            step_both(&with16, &of, rows, 1, s < 2 ? 0 : 1, s % 2);
+            OK(tamis_buffer_read(e.out.buffer, 0, one, *rows * sizeof one[0], &test_error));
+            OK(tamis_buffer_read(with16.out.buffer, 0, other, *rows * sizeof one[0], &test_error));
+            for (uint32_t k = 0; k < *rows * WIDTH; k++)
+                ops_near("out", k, (&one[0][0][0])[k], (&other[0][0][0])[k], 1e-5);
+            if (sizes[i] > 64) break; /* there are few pages */
+        }
+        close_engine(&e);
+        close_engine(&with16);
+    }
+}
+
+/* Pages that were filled in no step are bounded by a call; layers that are not attended by the end. */
+static void bounds_come_by_calls_and_at_the_end(void **state) {
+    (void)state;
+    engine e;
+    const uint32_t of = 0, one = 1, prompt = 40;
+    static lists l;
+    open_engine(&e, TWO, 16, TAMIS_SELECT_QUEST, 0);
+    /* The library's cache gets the prompt by steps, the engine by itself. */
+    const tamis_step text = {.sequences = e.ids, .rows = &prompt, .count = 1, .exact = 1};
+    for (uint32_t piece = 0; piece < 3; piece++) {
+        grow(&e, 0, prompt);
+        OK(tamis_plan_step_begin(e.beside, &text, &test_error));
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            write_engine(&e, layer, 0, prompt);
+            fill_rows(&e, layer, &of, &prompt, 1);
+            OK(tamis_plan_write(e.beside, layer, &e.k, &e.v, &test_error));
+        }
+        OK(tamis_plan_step_end(e.beside, &test_error));
+    }
+    send_engine(&e);
+    OK(tamis_view_bound_pages(e.view, e.table[0], 7, &test_error));
+    OK(tamis_view_bound_pages(e.view, NULL, 0, &test_error));
+    step_both(&e, &of, &one, 1, 1, false);
+    /* 15 more rows fill a page, in layers that nobody attends. */
+    for (uint32_t i = 0; i < 15; i++) {
+        const tamis_step next = {.sequences = e.ids, .count = 1};
+        grow(&e, 0, 1);
+        l.rows[0] = 1;
+        list_pages(&e, &of, 1, true, &l);
+        OK(tamis_plan_view_begin(e.plan, &l.step, &test_error));
+        OK(tamis_plan_step_begin(e.beside, &next, &test_error));
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            write_engine(&e, layer, 0, 1);
+            fill_rows(&e, layer, &of, &one, 1);
+            OK(tamis_plan_write(e.beside, layer, &e.k, &e.v, &test_error));
+        }
+        send_engine(&e);
+        OK(tamis_plan_step_end(e.plan, &test_error));
+        OK(tamis_plan_step_end(e.beside, &test_error));
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        step_both(&e, &of, &one, 1, 1, true);
+    close_engine(&e);
+}
+
+/* A cancelled step leaves nothing open; its rows may come again. */
+static void a_cancelled_step_can_be_repeated(void **state) {
+    (void)state;
+    engine e;
+    const uint32_t of[] = {1}, rows[] = {30};
+    static lists l;
+    open_engine(&e, NHD, 16, TAMIS_SELECT_QUEST, 0);
+    grow(&e, 1, 30);
+    l.rows[0] = 30;
+    list_pages(&e, of, 1, false, &l);
+    l.step.exact = 1;
+    OK(tamis_plan_view_begin(e.plan, &l.step, &test_error));
+    FAILS(tamis_plan_view_begin(e.plan, &l.step, &test_error), TAMIS_E_STATE,
+          "a step on the view is open");
+    FAILS(tamis_view_bound_pages(e.view, e.table[1], 1, &test_error), TAMIS_E_STATE,
+          "a step on the view is open");
+    OK(tamis_plan_step_cancel(e.plan, &test_error));
+    e.lengths[1] = 0;
+    e.next = 0;
+    step_both(&e, of, rows, 1, 0, false);
+    close_engine(&e);
+}
+
+/* ---- Refused --------------------------------------------------------------------------------- */
+
+static void what_writes_is_refused(void **state) {
+    (void)state;
+    engine e;
+    tamis_sequence id = 0;
+    tamis_plan *plan = NULL;
+    const tamis_bounds mean = {.kind = TAMIS_BOUNDS_MEAN};
+    static lists l;
+    const uint32_t of = 0;
+    open_engine(&e, NHD, 16, TAMIS_SELECT_QUEST, 0);
+    const tamis_step step = {.sequences = e.ids, .count = 1};
+    FAILS(tamis_cache_add(e.view, &id, &test_error), TAMIS_E_UNSUPPORTED,
+          "tamis_cache_add: the cache is a view of memory that the caller fills");
+    FAILS(tamis_cache_set_bounds(e.view, &mean, &test_error), TAMIS_E_UNSUPPORTED,
+          "tamis_cache_set_bounds: the cache is a view");
+    FAILS(tamis_plan_step_begin(e.plan, &step, &test_error), TAMIS_E_UNSUPPORTED,
+          "tamis_plan_step_begin: the cache is a view");
+    for (int kind = 1; kind < test_evictions(); kind++) {
+        tamis_plan_params p = e.params;
+        tamis_eviction_default((tamis_eviction_kind)kind, &p.eviction);
+        FAILS(tamis_plan_create(e.view, &p, &plan, &test_error), TAMIS_E_UNSUPPORTED,
+              "a plan with an eviction: the cache is a view");
+    }
+    static const uint32_t flags[] = {TAMIS_PLAN_TREES, TAMIS_PLAN_VERIFY, TAMIS_PLAN_GIVE_BACK,
+                                     TAMIS_PLAN_ROTATED, TAMIS_PLAN_ROW_MASSES};
+    for (uint32_t i = 0; i < 5; i++) {
+        tamis_plan_params p = e.params;
+        p.flags = flags[i];
+        FAILS(tamis_plan_create(e.view, &p, &plan, &test_error), TAMIS_E_UNSUPPORTED,
+              "the cache is a view of memory");
+    }
+    tamis_plan_params loads = e.params;
+    loads.load_dtypes = 1u << TAMIS_F32;
+    FAILS(tamis_plan_create(e.view, &loads, &plan, &test_error), TAMIS_E_UNSUPPORTED,
+          "a plan with load_dtypes: the cache is a view");
+    grow(&e, 0, 1);
+    l.rows[0] = 1;
+    list_pages(&e, &of, 1, false, &l);
+    FAILS(tamis_plan_view_begin(e.beside, &l.step, &test_error), TAMIS_E_ARGUMENT,
+          "the plan's cache is no view");
+    OK(tamis_plan_view_begin(e.plan, &l.step, &test_error));
+    FAILS(tamis_plan_write(e.plan, 0, &e.k, &e.v, &test_error), TAMIS_E_UNSUPPORTED,
+          "writing K and V: the cache is a view");
+    OK(tamis_plan_step_cancel(e.plan, &test_error));
+    FAILS(tamis_view_bound_pages(e.cache, e.table[0], 1, &test_error), TAMIS_E_ARGUMENT, "no view");
+    FAILS(tamis_view_bound_pages(NULL, e.table[0], 1, &test_error), TAMIS_E_ARGUMENT,
+          "view is NULL");
+    e.table[0][3] = PAGES;
+    FAILS(tamis_view_bound_pages(e.view, e.table[0], 4, &test_error), TAMIS_E_ARGUMENT,
+          "page 3 is 96: the view has 96 pages");
+    close_engine(&e);
+}
+
+/* One thing of a step, or of a view, changed, and the call is refused. */
+#define REFUSED(change, part)                                                                      \
+    do {                                                                                           \
+        list_pages(&e, of, SEQS, csr, &l);                                                         \
+        for (uint32_t i_ = 0; i_ < SEQS; i_++)                                                     \
+            l.rows[i_] = 1;                                                                        \
+        change;                                                                                    \
+        FAILS(tamis_plan_view_begin(e.plan, &l.step, &test_error), TAMIS_E_ARGUMENT, part);        \
+    } while (0)
+
+static void wrong_tables_are_refused(void **state) {
+    (void)state;
+    engine e;
+    static lists l;
+    static const uint32_t of[SEQS] = {0, 1, 2}, rows[SEQS] = {5, 17, 16};
+    open_engine(&e, HND, 16, TAMIS_SELECT_QUEST, 0);
+    step_both(&e, of, rows, SEQS, 0, true);
+    bool csr = false;
+    REFUSED(l.step.count = 0, "the step has no sequences");
+    REFUSED(l.step.count = 4, "4 sequences exceed max_sequences 3");
+    REFUSED(l.step.reserved[2] = 5, "reserved[2] of tamis_view_step is 5");
+    REFUSED(l.step.reserved32 = 1, "reserved32 of tamis_view_step is 1");
+    REFUSED(l.step.table = NULL, "the step has no table");
+    REFUSED(l.step.lengths = NULL, "a table without lengths");
+    REFUSED(l.step.indices = l.indices, "indices without indptr");
+    REFUSED(l.step.last_page_len = l.last, "last_page_len without indptr");
+    REFUSED(l.rows[1] = 0, "sequence 1 brings no rows");
+    REFUSED(l.lengths[2] = 0, "sequence 2 has 0 tokens, and 1 rows among them");
+    REFUSED(l.rows[2] = 17, "sequence 2 has 16 tokens, and 17 rows among them");
+    REFUSED(l.lengths[0] = CONTEXT + 1, "sequence 0 has 257 tokens, which exceed max_context 256");
+    REFUSED((l.step.table_stride = 1), "sequence 1 has 17 tokens: table_stride has room for 16");
+    REFUSED(l.table[1][1] = -1, "page 1 of sequence 1 is -1: the view has 96 pages");
+    REFUSED(l.table[2][0] = PAGES, "page 0 of sequence 2 is 96: the view has 96 pages");
+    REFUSED(l.rows[1] = 9, "11 rows go through the selection, which exceed max_selected_rows 8");
+    REFUSED(l.step.exact_from = 3, "exact_from is 3: the step has 3 sequences");
+    REFUSED((l.step.exact = 1, l.step.exact_from = 1), "exact_from is 1 in a step that is exact");
+    csr = true;
+    REFUSED(l.step.table = l.table[0], "in two forms: by indptr, and by table");
+    REFUSED(l.step.lengths = l.lengths, "in two forms: by indptr, and by lengths");
+    REFUSED(l.step.table_stride = 3, "in two forms: by indptr, and by table_stride");
+    REFUSED(l.step.indices = NULL, "indptr without indices");
+    REFUSED(l.step.last_page_len = NULL, "indptr without last_page_len");
+    REFUSED(l.indptr[0] = -2, "indptr[0] is -2");
+    REFUSED(l.indptr[2] = l.indptr[1], "indptr[1] is 1 and the one behind it 1");
+    REFUSED(l.last[1] = 17, "last_page_len of sequence 1 is 17: pages have 16 slots");
+    REFUSED(l.last[2] = 0, "last_page_len of sequence 2 is 0");
+    REFUSED(l.indices[2] = 1000, "page 1 of sequence 1 is 1000");
+    const uint32_t one[SEQS] = {1, 1, 1};
+    step_both(&e, of, one, SEQS, SEQS, true); /* nothing was lost */
+    close_engine(&e);
+}
+
+static void wrong_views_are_refused(void **state) {
+    (void)state;
+    engine e;
+    tamis_cache *view = NULL;
+    open_engine(&e, TWO, 16, TAMIS_SELECT_FULL, 0);
+    tamis_view_params p = {.n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV, .layers = e.kv};
+    const tamis_kv sound = e.kv[1];
+#define WRONG(change, code, part)                                                                  \
+    do {                                                                                           \
+        tamis_view_params was = p;                                                                 \
+        change;                                                                                    \
+        FAILS(tamis_view_create(e.rig.context, &p, &view, &test_error), code, part);               \
+        p = was;                                                                                   \
+        e.kv[1] = sound;                                                                           \
+    } while (0)
+    WRONG(p.n_layers = 0, TAMIS_E_ARGUMENT, "n_layers is 0");
+    WRONG(p.layers = NULL, TAMIS_E_ARGUMENT, "layers is NULL");
+    WRONG(p.n_heads = 5, TAMIS_E_ARGUMENT, "n_heads 5 is not a multiple of n_kv_heads 2");
+    WRONG(p.n_heads = 256, TAMIS_E_UNSUPPORTED, "groups of at most 64");
+    WRONG(p.bounds_dtype = (tamis_bounds_dtype)2, TAMIS_E_ARGUMENT, "bounds_dtype 2 is neither");
+    WRONG(p.bounds.kind = (tamis_bounds_kind)9, TAMIS_E_ARGUMENT, "9");
+    WRONG(p.reserved[0] = 3, TAMIS_E_ARGUMENT, "reserved[0] of tamis_view_params is 3");
+    WRONG(e.kv[1].page_size = 32, TAMIS_E_ARGUMENT, "layer 1: page_size is 32, and 16 in layer 0");
+    WRONG(e.kv[1].dtype = TAMIS_F16, TAMIS_E_ARGUMENT, "layer 1: dtype is 1, and 0 in layer 0");
+    WRONG(e.kv[1].bounds = e.kv[1].data, TAMIS_E_ARGUMENT, "layer 1: bounds are given");
+    WRONG(e.kv[1].data.buffer = NULL, TAMIS_E_ARGUMENT, "layer 1: data is absent");
+    WRONG(e.kv[1].page_stride *= 4, TAMIS_E_ARGUMENT, "layer 1: data: 3121152 bytes from byte 0");
+    WRONG(e.values[1].page_stride *= 4, TAMIS_E_ARGUMENT, "layer 1: values: 3121152 bytes");
+#undef WRONG
+    assert_null(view);
+    close_engine(&e);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_layout_gives_the_bits_of_a_cache),
+        cmocka_unit_test(pages_of_any_size_read_the_same),
+        cmocka_unit_test(bounds_come_by_calls_and_at_the_end),
+        cmocka_unit_test(a_cancelled_step_can_be_repeated),
+        cmocka_unit_test(what_writes_is_refused),
+        cmocka_unit_test(wrong_tables_are_refused),
+        cmocka_unit_test(wrong_views_are_refused),
+    };
+    int skip = test_begin(argc, argv);
+    return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}
