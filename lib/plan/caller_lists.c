@@ -43,10 +43,14 @@ static tamis_status check_slots(const tms_setup *setup, tamis_error *error) {
     for (uint32_t layer = 0; layer < cache->params.n_layers; layer++) {
         const tms_kv kv = tms_cache_kv(cache, layer);
         const uint32_t slots = page_slots(&kv), pages = pages_of(cache, layer);
+        const tms_apart v = kv.apart.data.mem ? kv.apart
+                                              : (tms_apart){.page_stride = kv.page_stride,
+                                                            .slot_stride = kv.slot_stride};
         TMS_REQUIRE(slots, TAMIS_E_UNSUPPORTED,
-                    "TAMIS_PLAN_TOKEN_LISTS in a cache with pages %" PRIu64
-                    " elements apart, and slots %" PRIu64 ": no slot has a number",
-                    kv.page_stride, kv.slot_stride);
+                    "TAMIS_PLAN_TOKEN_LISTS where pages of K are %" PRIu64
+                    " elements apart and slots %" PRIu64 ", of V %" PRIu64 " and %" PRIu64
+                    ": no slot has one number",
+                    kv.page_stride, kv.slot_stride, v.page_stride, v.slot_stride);
         TMS_REQUIRE(pages <= INT32_MAX / slots, TAMIS_E_UNSUPPORTED,
                     "TAMIS_PLAN_TOKEN_LISTS over %" PRIu32 " pages of %" PRIu32
                     " slots, which exceed %" PRId32,
