@@ -413,32 +413,6 @@ static void count_attended(tamis_plan *plan, uint32_t layer, uint32_t section, b
     plan->templates.attended_layer = layer;
 }
 
-/* For the rows of a section. */
-static void fill_random(const tamis_plan *plan, uint32_t layer, uint32_t section, uint32_t stride) {
-    const tms_step *step = &plan->step;
-    const tms_section *of = &step->sections[section];
-    const tamis_cache_params *cache = &plan->setup.cache->params;
-    float *scores = plan->templates.score_host;
-    for (uint32_t row = of->first_row; row < of->first_row + of->n_rows; row++)
-        for (uint32_t h = 0; h < cache->n_kv_heads; h++, scores += stride) {
-            const uint32_t n = tms_step_visible(step, layer, row, h) / cache->page_size;
-            for (uint32_t o = 0; o < n; o++)
-                scores[o] = tms_selection_random_score(plan->setup.params.selection.seed, layer,
-                                                       step->position[row], h, o);
-        }
-}
-
-/* Enqueues random scores for p->select, whose stride it sets. */
-static tamis_status send_random(tamis_plan *plan, uint32_t layer, uint32_t section,
-                                tms_sparse_attend *p, tamis_error *error) {
-    uint64_t entries = (uint64_t)p->select.batch.n_rows * p->select.batch.n_kv_heads;
-    /* The stride is that of this step's longest lane, so that as few bytes as possible are sent. */
-    p->select.stride = p->select.batch.max_visible / p->select.granularity;
-    fill_random(plan, layer, section, p->select.stride);
-    return tms_memory_send(plan->setup.dev, p->select.scores, plan->templates.score_host,
-                           entries * p->select.stride * sizeof *plan->templates.score_host, error);
-}
-
 static tamis_status score(tamis_plan *plan, uint32_t layer, uint32_t section, tms_sparse_attend *p,
                           tamis_error *error) {
     tms_page_mass mass = tms_template_mass(&plan->templates, p);
@@ -452,7 +426,7 @@ static tamis_status score(tamis_plan *plan, uint32_t layer, uint32_t section, tm
         RUN(plan, score_us, page_mass, &mass);
         break;
     case TMS_SCORE_RANDOM:
-        TIME(plan, score_us, send_random(plan, layer, section, p, error));
+        TIME(plan, score_us, tms_template_send_random(&plan->templates, layer, section, p, error));
         break;
     }
     return TAMIS_OK;
