@@ -5,33 +5,13 @@
  * Work split: a work-item owns a head of one row, which it rotates in memory of its own. */
 #include "common.clh"
 #include "rotate.clh"
+#include "source.clh"
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
 #endif
 #ifndef PAGE_SIZE
 #define PAGE_SIZE 16
 #endif
-#ifndef SOURCE
-#define SOURCE 0 /* tamis_dtype of the stored rows */
-#endif
-
-#if SOURCE == 0
-typedef float source;
-static inline float16 take16(__global const source *p) {
-    return vload16(0, p);
-}
-#elif SOURCE == 1
-typedef ushort source;
-static inline float16 take16(__global const source *p) {
-    return vload_half16(0, (__global const half *)p);
-}
-#else
-typedef ushort source;
-static inline float16 take16(__global const source *p) {
-    return as_float16(convert_uint16(vload16(0, p)) << 16);
-}
-#endif
-
 static inline void take_head(__global const source *from, float *head) {
     for (uint c = 0; c < HEAD_DIM; c += 16)
         vstore16(take16(from + c), 0, head + c);

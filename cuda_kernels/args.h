@@ -119,6 +119,15 @@ typedef struct cu_scatter_rows_args {
     uint32_t n_rows, width;
 } cu_scatter_rows_args;
 
+/* ---- convert ---- */
+
+typedef struct cu_convert_args {
+    CU_PTR(const void) x;
+    CU_PTR(void) y;
+    uint64_t x_stride, y_stride;
+    uint32_t n_rows, width;
+} cu_convert_args;
+
 /* ---- pages ---- */
 
 typedef struct cu_copy_pages_args {
@@ -473,6 +482,16 @@ typedef struct cu_seek_args {
     uint64_t row_stride, head_stride;
     uint32_t page_size, unused;
 } cu_seek_args;
+
+#define CU_TAKE_LISTS_THREADS 128u
+
+typedef struct cu_take_lists_args {
+    cu_batch batch;
+    cu_lists raw, lists;
+    CU_PTR(int32_t) ids; /* NULL: none */
+    CU_PTR(uint32_t) skipped;
+    uint32_t granularity, page_size, page_slots, unused;
+} cu_take_lists_args;
 
 #define CU_DEVIATION_THREADS 128u
 

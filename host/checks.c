@@ -475,6 +475,33 @@ tamis_status tms_check_select(tms_device *dev, const tms_select *p) {
     return status;
 }
 
+tamis_status tms_check_take_lists(tms_device *dev, const tms_take_lists *p) {
+    const struct {
+        const char *name;
+        tms_ref ref;
+    } needed[] = {{"raw lists", p->raw.pages},
+                  {"raw counts", p->raw.count},
+                  {"lists", p->lists.pages},
+                  {"counts", p->lists.count},
+                  {"skipped", p->skipped}};
+    tamis_status status = tms_check_items(dev, &p->batch, true);
+    if (status != TAMIS_OK) return status;
+    if (p->granularity == 0)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "take_lists: a granularity of 0 slots");
+    if (p->ids.mem && (p->granularity != 1 || p->page_size == 0 || p->page_slots < p->page_size))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "take_lists: ids of entries of %u slots, in pages of %u slots, %u "
+                               "slots apart",
+                               p->granularity, p->page_size, p->page_slots);
+    if (p->batch.n_rows == 0) return TAMIS_OK;
+    if (tms_take_lists_most(p) > p->lists.capacity)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "take_lists: %u entries in a list of %u",
+                               tms_take_lists_most(p), p->lists.capacity);
+    for (size_t i = 0; status == TAMIS_OK && i < sizeof needed / sizeof *needed; i++)
+        status = tms_check_there(dev, "take_lists", needed[i].name, needed[i].ref);
+    return status;
+}
+
 static tamis_status check_logits(tms_device *dev, const tms_attend *p) {
     const tms_batch *b = &p->batch;
     if (b->max_tile_rows > 1)

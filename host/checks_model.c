@@ -178,6 +178,19 @@ tamis_status tms_check_embed(tms_device *dev, const tms_embed *p) {
                               : status;
 }
 
+tamis_status tms_check_convert(tms_device *dev, const tms_convert *p) {
+    tamis_status status = tms_check_dtype(dev, "convert", p->x_dtype);
+    if (status == TAMIS_OK) status = tms_check_dtype(dev, "convert", p->y_dtype);
+    if (status == TAMIS_OK) status = check_dim(dev, "convert", p->width);
+    if (status != TAMIS_OK || p->n_rows == 0) return status;
+    if (p->n_rows > 1 && (p->x_stride < p->width || p->y_stride < p->width))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "convert: rows of %u elements at strides of %llu and %llu", p->width,
+                               (unsigned long long)p->x_stride, (unsigned long long)p->y_stride);
+    status = tms_check_there(dev, "convert", "x", p->x);
+    return status == TAMIS_OK ? tms_check_there(dev, "convert", "y", p->y) : status;
+}
+
 tamis_status tms_check_argmax(tms_device *dev, const tms_argmax *p) {
     tamis_status status = check_dim(dev, "argmax", p->dim);
     if (status == TAMIS_OK) status = tms_check_matrix(dev, "argmax", "x", &p->x, p->n_rows, p->dim);

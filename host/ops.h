@@ -38,8 +38,8 @@
 /* What a backend may lack: whatever needs such an op answers E_UNSUPPORTED with its name, a plan when it
  * is made. Reading caches back needs read_rows, trees copy_slots, windows where evictions have made lanes
  * ragged seek, reindexed streaming merge and scatter_rows, sink logits sink, the selection oracle
- * page_mass, blends load_rows and deviation, evictions the rest; key_score is for callers that score by
- * themselves. */
+ * page_mass, blends load_rows and deviation, rows of half precision convert, lists of a caller take_lists,
+ * evictions the rest; key_score is for callers that score by themselves. */
 #define TMS_OPTIONAL_OPS(X, with)                                                                  \
     X(with, read_rows)                                                                             \
     X(with, copy_slots)                                                                            \
@@ -58,7 +58,9 @@
     X(with, fuse)                                                                                  \
     X(with, compact)                                                                               \
     X(with, replace)                                                                               \
-    X(with, scatter_rows)
+    X(with, scatter_rows)                                                                          \
+    X(with, convert)                                                                               \
+    X(with, take_lists)
 /* What a backend may lack or refuse, and who calls it has another way. */
 #define TMS_FUSED_OPS(X, with)                                                                     \
     X(with, sparse_attend)                                                                         \

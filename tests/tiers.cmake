@@ -10,7 +10,7 @@ include_guard()
 # On the reference every public call, policy and file; on OpenCL and CUDA the smoke list of every op.
 set(TAMIS_QUICK_TESTS
     "check\\.(smoke\\..*|forms|lean)" cuda-on-cpu
-    "api-(arguments|steps|window|rotated|faults|ops|bounds|pages|evict|replay|uploads|read_limit|settings|host_memory)"
+    "api-(arguments|caller_lists|attend_with|steps|window|rotated|faults|ops|bounds|pages|evict|replay|uploads|read_limit|settings|host_memory)"
     "api-(eviction|eviction_(steps|kinds|forks)|mass|prefixes|narrow|load|saved|saved_bytes|ops_(dense|weights|paged))"
     "api-(memory|cuda.*|opencl|layout|threads|devices.*|headers|symbols.*|needed.*)"
     "policies-(selections|matrix)-reference"

@@ -146,6 +146,18 @@ typedef struct tms_embed {
     float scale;
 } tms_embed;
 
+/* convert: y = x, rows of one dtype to rows of another or of the same. Exact where y can hold x, else
+ * rounded to nearest even: f16 overflow gives infinity, NaN stays NaN. x and y do not overlap.
+ *   x, y   [n_rows][width] at row*stride, of dtype f32, f16 or bf16, each of its own
+ * Rows may begin at any element. Bytes: rows read and written once. Tolerance: exact, bit for bit (NaN as
+ * NaN). */
+typedef struct tms_convert {
+    tms_ref x, y;
+    tamis_dtype x_dtype, y_dtype;
+    uint64_t x_stride, y_stride; /* elements */
+    uint32_t n_rows, width;
+} tms_convert;
+
 /* argmax: index of the largest of each row, int32 [n_rows]; ties the lowest index; NaN after
  * everything. Exact. */
 typedef struct tms_argmax {

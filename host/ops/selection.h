@@ -135,4 +135,34 @@ static inline bool tms_select_is_wide(const tms_select *p) {
            w->positions.mem;
 }
 
+/* take_lists: makes valid lists of lists that a caller has made, whatever they hold. For each (row, KV
+ * head), over entries of `granularity` slots of its lane (a page, a token), of which it sees those from
+ * floor(first / granularity) to below ceil(visible / granularity):
+ *   1. count: below 0 it is taken as 0, above raw.capacity as that; either is counted as one
+ *   2. the entries before count, in order: one that the row sees and that lies above every entry taken
+ *      before it is taken; any other is skipped and counted
+ *   3. skipped += what was counted, modulo 2^32
+ *   raw      int32 lists of any numbers
+ *   lists    capacity >= min(raw.capacity, ceil(max_visible / granularity)); behind `count` they are not
+ *            written. Ascending
+ *   ids      int32 [n_rows][n_kv_heads][lists.capacity], may be absent; only with granularity 1: beside
+ *            slot s of a list its id, table[s / page_size] * page_slots + s % page_size, the page id of
+ *            the slot where every slot is a page
+ *   skipped  int32, one number of all launches: other launches on the queue may add to it, too
+ * `tiles` is not read. lists and ids share no byte with raw.
+ * Bytes: 4*count read, 4 or 8 for each entry taken written. Bit-equal everywhere. */
+typedef struct tms_take_lists {
+    tms_batch batch;
+    uint32_t granularity;
+    tms_lists raw, lists;
+    tms_ref ids;
+    uint32_t page_size, page_slots; /* with ids */
+    tms_ref skipped;
+} tms_take_lists;
+/* Entries that a list of the launch can have. */
+static inline uint32_t tms_take_lists_most(const tms_take_lists *p) {
+    const uint64_t seen = tms_divide_up(p->batch.max_visible, p->granularity);
+    return p->raw.capacity < seen ? p->raw.capacity : (uint32_t)seen;
+}
+
 #endif

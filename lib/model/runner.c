@@ -203,6 +203,8 @@ tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_TRY(check_shapes(model, cache, params, error));
+    TMS_REQUIRE(params->selection.kind != TAMIS_SELECT_CALLER, TAMIS_E_UNSUPPORTED,
+                "selection caller: a runner has no lists of the caller's");
     tamis_runner *runner = calloc(1, sizeof *runner);
     TMS_REQUIRE(runner, TAMIS_E_NO_MEMORY, "no memory for a runner");
     tms_model_hold(model);

@@ -98,6 +98,13 @@ tms_matrix tms_op_matrix(tms_op_call *c, const tms_op_rows *r) {
     return (tms_matrix){check_rows(c, r), stride_of(r)};
 }
 
+tms_matrix tms_op_any_rows(tms_op_call *c, const tms_op_rows *r) {
+    if (!tms_dtype_of_rows(r->rows->dtype))
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "%s is %s (%d); it must be f32, f16 or bf16", r->name,
+                      tamis_dtype_name(r->rows->dtype), (int)r->rows->dtype);
+    return (tms_matrix){check_rows(c, r), stride_of(r)};
+}
+
 tms_weight_matrix tms_op_weights(tms_op_call *c, const tamis_weight_matrix *w, uint32_t n_out,
                                  uint32_t n_in) {
     const uint32_t block = tamis_weight_block(w->type);
@@ -118,8 +125,10 @@ tms_weight_matrix tms_op_weights(tms_op_call *c, const tamis_weight_matrix *w, u
 }
 
 void tms_op_apart(tms_op_call *c, const tms_op_rows *a, const tms_op_rows *b) {
-    const uint64_t a_bytes = extent(a->n_rows, stride_of(a), a->width) * sizeof(float);
-    const uint64_t b_bytes = extent(b->n_rows, stride_of(b), b->width) * sizeof(float);
+    const uint64_t a_bytes =
+        extent(a->n_rows, stride_of(a), a->width) * tamis_dtype_size(a->rows->dtype);
+    const uint64_t b_bytes =
+        extent(b->n_rows, stride_of(b), b->width) * tamis_dtype_size(b->rows->dtype);
     const uint64_t a_at = a->rows->offset, b_at = b->rows->offset;
     const bool together = a->rows->buffer && a->rows->buffer == b->rows->buffer;
     if (c->measured || c->status != TAMIS_OK || !together || !a_bytes || !b_bytes) return;

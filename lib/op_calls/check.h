@@ -51,6 +51,7 @@ typedef struct tms_op_rows {
     uint64_t width;
 } tms_op_rows;
 tms_matrix tms_op_matrix(tms_op_call *c, const tms_op_rows *rows); /* f32 */
+tms_matrix tms_op_any_rows(tms_op_call *c, const tms_op_rows *rows); /* f32, f16 or bf16 */
 /* Weights of `n_out` rows of n_in; with n_out 0 the buffer may be absent. */
 tms_weight_matrix tms_op_weights(tms_op_call *c, const tamis_weight_matrix *w, uint32_t n_out,
                                  uint32_t n_in);

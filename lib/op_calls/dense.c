@@ -349,3 +349,24 @@ tamis_status tamis_op_scatter_rows(tamis_context *context, const tamis_scatter_r
     if (c.status != TAMIS_OK) return c.status;
     return tms_run_scatter_rows(context->dev, &run, error);
 }
+
+tamis_status tamis_op_convert(tamis_context *context, const tamis_convert_params *p,
+                              tamis_error *error) {
+    TMS_ENTER(context);
+    TMS_OP_BEGIN(c, context, p, tamis_convert_params);
+    const tms_op_rows x = {"x", &p->x, p->n_rows, p->width};
+    const tms_op_rows y = {"y", &p->y, p->n_rows, p->width};
+    tms_op_above_0(&c, "width", p->width);
+    const tms_matrix from = tms_op_any_rows(&c, &x), to = tms_op_any_rows(&c, &y);
+    const tms_convert run = {.x = from.ref,
+                             .y = to.ref,
+                             .x_dtype = p->x.dtype,
+                             .y_dtype = p->y.dtype,
+                             .x_stride = from.stride,
+                             .y_stride = to.stride,
+                             .n_rows = p->n_rows,
+                             .width = p->width};
+    tms_op_apart(&c, &x, &y);
+    if (c.status != TAMIS_OK) return c.status;
+    return tms_run_convert(context->dev, &run, error);
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls on a layer of the open step: writing its rows, attending all pages or the selected
- * ones, reading which pages those were. */
+ * ones. */
 #include "lib/plan/plan.h"
 
 #include <inttypes.h>
@@ -310,7 +310,7 @@ static bool is_listed(tamis_plan *plan, uint32_t layer, uint32_t section, const 
         *path = &c->rows_exact;
     else if (!tms_setup_lists(&plan->setup, layer))
         *path = &c->rows_full;
-    else if (n <= plan->setup.reading.k && !plan->step.fixed)
+    else if (n <= plan->setup.reading.k && !plan->step.fixed && !plan->setup.reading.given)
         *path = &c->rows_short;
     return *path == &c->rows_selected;
 }
@@ -321,36 +321,57 @@ typedef struct byte_range {
 } byte_range;
 
 static byte_range range_of(const tamis_rows *rows, uint64_t n, uint64_t stride, uint64_t width) {
-    return (byte_range){rows->offset, rows->offset + ((n - 1) * stride + width) * sizeof(float)};
+    const uint64_t elements = (n - 1) * stride + width;
+    return (byte_range){rows->offset, rows->offset + elements * tamis_dtype_size(rows->dtype)};
 }
 
-static tamis_status check_beside(const char *name, const tamis_rows *rows, byte_range from,
-                                 const tamis_rows *out, byte_range to, tamis_error *error) {
-    TMS_REQUIRE(rows->buffer != out->buffer || from.end <= to.first || to.end <= from.first,
-                TAMIS_E_ARGUMENT,
-                "%s and out overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64
+/* Two ranges of bytes that share none, or lie in two buffers. */
+static tamis_status check_beside(const char *name, const tamis_buffer *of, byte_range from,
+                                 const char *other, const tamis_buffer *beside, byte_range to,
+                                 tamis_error *error) {
+    TMS_REQUIRE(of != beside || from.end <= to.first || to.end <= from.first, TAMIS_E_ARGUMENT,
+                "%s and %s overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64
                 " of one buffer",
-                name, from.first, from.end - 1, to.first, to.end - 1);
+                name, other, from.first, from.end - 1, to.first, to.end - 1);
     return TAMIS_OK;
 }
 
-static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, const tamis_rows *out,
-                                 tms_matrix *q_rows, tms_matrix *out_rows, tamis_error *error) {
+/* The caller's rows of a step, which have been checked. */
+typedef struct attended_rows {
+    tms_caller_rows q, out;
+    tms_ref lse; /* f32 [n_rows][n_heads], may be absent */
+    tms_given_lists lists;
+} attended_rows;
+
+static tamis_status check_lse(const tamis_plan *plan, const tamis_plan_attend_params *p,
+                              byte_range q, byte_range out, attended_rows *rows,
+                              tamis_error *error) {
+    const uint64_t bytes =
+        (uint64_t)plan->step.n_rows * plan->setup.cache->params.n_heads * sizeof(float);
+    const byte_range lse = {p->lse.offset, p->lse.offset + bytes};
+    rows->lse = (tms_ref){NULL, 0};
+    if (!p->lse.buffer) return TAMIS_OK;
+    TMS_TRY(tms_place_check(plan->setup.cache->context, &p->lse, "lse", bytes, &rows->lse, error));
+    TMS_TRY(check_beside("q", p->q.buffer, q, "lse", p->lse.buffer, lse, error));
+    return check_beside("out", p->out.buffer, out, "lse", p->lse.buffer, lse, error);
+}
+
+static tamis_status check_attend(const tamis_plan *plan, const tamis_plan_attend_params *p,
+                                 attended_rows *rows, tamis_error *error) {
     const tamis_context *context = plan->setup.cache->context;
-    const tamis_cache_params *p = &plan->setup.cache->params;
-    uint64_t width = (uint64_t)p->n_heads * p->head_dim;
-    uint32_t n = plan->step.n_rows;
-    TMS_TRY(tms_rows_check(context, q, "q", n, width, &q_rows->stride, error));
-    TMS_TRY(tms_rows_check(context, out, "out", n, width, &out_rows->stride, error));
-    TMS_REQUIRE(q->dtype == TAMIS_F32, TAMIS_E_ARGUMENT, "q is %s; it must be f32",
-                tamis_dtype_name(q->dtype));
-    TMS_REQUIRE(out->dtype == TAMIS_F32, TAMIS_E_ARGUMENT, "out is %s; it must be f32",
-                tamis_dtype_name(out->dtype));
-    TMS_TRY(check_beside("q", q, range_of(q, n, q_rows->stride, width), out,
-                         range_of(out, n, out_rows->stride, width), error));
-    q_rows->ref = (tms_ref){q->buffer->mem, q->offset};
-    out_rows->ref = (tms_ref){out->buffer->mem, out->offset};
-    return TAMIS_OK;
+    const uint64_t width = tms_setup_width(&plan->setup);
+    const uint32_t n = plan->step.n_rows;
+    uint64_t q_stride, out_stride;
+    TMS_TRY(tms_rows_check(context, &p->q, "q", n, width, &q_stride, error));
+    TMS_TRY(tms_rows_check(context, &p->out, "out", n, width, &out_stride, error));
+    TMS_TRY(tms_half_rows_check(&plan->half_rows, "q", &p->q, error));
+    TMS_TRY(tms_half_rows_check(&plan->half_rows, "out", &p->out, error));
+    const byte_range q = range_of(&p->q, n, q_stride, width);
+    const byte_range out = range_of(&p->out, n, out_stride, width);
+    TMS_TRY(check_beside("q", p->q.buffer, q, "out", p->out.buffer, out, error));
+    rows->q = tms_half_rows_of(&plan->half_rows, &p->q, q_stride, false);
+    rows->out = tms_half_rows_of(&plan->half_rows, &p->out, out_stride, true);
+    return check_lse(plan, p, q, out, rows, error);
 }
 
 /* Adds what the attend of a section read in a layer to the counters. */
@@ -392,32 +413,6 @@ static void count_attended(tamis_plan *plan, uint32_t layer, uint32_t section, b
     plan->templates.attended_layer = layer;
 }
 
-/* For the rows of a section. */
-static void fill_random(const tamis_plan *plan, uint32_t layer, uint32_t section, uint32_t stride) {
-    const tms_step *step = &plan->step;
-    const tms_section *of = &step->sections[section];
-    const tamis_cache_params *cache = &plan->setup.cache->params;
-    float *scores = plan->templates.score_host;
-    for (uint32_t row = of->first_row; row < of->first_row + of->n_rows; row++)
-        for (uint32_t h = 0; h < cache->n_kv_heads; h++, scores += stride) {
-            const uint32_t n = tms_step_visible(step, layer, row, h) / cache->page_size;
-            for (uint32_t o = 0; o < n; o++)
-                scores[o] = tms_selection_random_score(plan->setup.params.selection.seed, layer,
-                                                       step->position[row], h, o);
-        }
-}
-
-/* Enqueues random scores for p->select, whose stride it sets. */
-static tamis_status send_random(tamis_plan *plan, uint32_t layer, uint32_t section,
-                                tms_sparse_attend *p, tamis_error *error) {
-    uint64_t entries = (uint64_t)p->select.batch.n_rows * p->select.batch.n_kv_heads;
-    /* The stride is that of this step's longest lane, so that as few bytes as possible are sent. */
-    p->select.stride = p->select.batch.max_visible / p->select.granularity;
-    fill_random(plan, layer, section, p->select.stride);
-    return tms_memory_send(plan->setup.dev, p->select.scores, plan->templates.score_host,
-                           entries * p->select.stride * sizeof *plan->templates.score_host, error);
-}
-
 static tamis_status score(tamis_plan *plan, uint32_t layer, uint32_t section, tms_sparse_attend *p,
                           tamis_error *error) {
     tms_page_mass mass = tms_template_mass(&plan->templates, p);
@@ -431,7 +426,7 @@ static tamis_status score(tamis_plan *plan, uint32_t layer, uint32_t section, tm
         RUN(plan, score_us, page_mass, &mass);
         break;
     case TMS_SCORE_RANDOM:
-        TIME(plan, score_us, send_random(plan, layer, section, p, error));
+        TIME(plan, score_us, tms_template_send_random(&plan->templates, layer, section, p, error));
         break;
     }
     return TAMIS_OK;
@@ -492,11 +487,6 @@ static tms_matrix rows_of(const tms_section *section, tms_matrix rows) {
     return rows;
 }
 
-/* The caller's rows of a step, which have been checked. */
-typedef struct attended_rows {
-    tms_matrix q, out;
-} attended_rows;
-
 static attending attend_section(tamis_plan *plan, uint32_t layer, uint32_t section,
                                 const attended_rows *rows) {
     const tms_section *of = &plan->step.sections[section];
@@ -505,28 +495,60 @@ static attending attend_section(tamis_plan *plan, uint32_t layer, uint32_t secti
     a.listed = is_listed(plan, layer, section, &a.p.attend.batch, &a.path);
     if (a.listed) {
         a.p = tms_template_sparse(&plan->templates, layer, section);
-        a.p.score.q = rows_of(of, rows->q);
+        a.p.score.q = rows_of(of, rows->q.rows);
     }
-    a.p.attend.q = rows_of(of, rows->q);
-    a.p.attend.out = rows_of(of, rows->out);
+    a.p.attend.q = rows_of(of, rows->q.rows);
+    a.p.attend.out = rows_of(of, rows->out.rows);
+    if (rows->lse.mem) {
+        a.p.attend.lse = rows->lse;
+        a.p.attend.lse.offset += (uint64_t)of->first_row * a.p.attend.batch.n_heads * sizeof(float);
+    }
     return a;
 }
 
-/* Checks a layer that is about to be attended, and the caller's rows. */
-static tamis_status check_attending(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
-                                    const tamis_rows *out, attended_rows *rows,
+/* The rows of a layer that go through the selection, which come first. */
+static uint32_t count_selected(const tamis_plan *plan, uint32_t layer) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->step.n_sections && !plan->step.sections[i].exact; i++)
+        n += plan->step.sections[i].n_rows;
+    return tms_setup_lists(&plan->setup, layer) ? n : 0;
+}
+
+/* Checks a layer that is about to be attended, and what the caller gives. */
+static tamis_status check_attending(tamis_plan *plan, uint32_t layer,
+                                    const tamis_plan_attend_params *p, attended_rows *rows,
                                     tamis_error *error) {
     TMS_REQUIRE(plan->setup.needs.feed != TMS_FEED_SUM || !plan->step.layers[layer].fed,
                 TAMIS_E_STATE,
                 "layer %" PRIu32 " has been attended in this step already: %s would count its rows "
                 "twice",
                 layer, plan->setup.needs.entry->name);
-    return check_attend(plan, q, out, &rows->q, &rows->out, error);
+    TMS_TRY(tms_caller_lists_check(&plan->lists, layer, count_selected(plan, layer), p->lists,
+                                   &rows->lists, error));
+    return check_attend(plan, p, rows, error);
 }
 
 static void end_attending(tamis_plan *plan, uint32_t layer, const attending *a, bool fused) {
     *a->path += plan->step.sections[a->section].n_rows;
     count_attended(plan, layer, a->section, a->listed, fused);
+}
+
+/* Converts the rows of a section, of q before they are attended, of out behind that. */
+static tamis_status read_queries(tamis_plan *plan, uint32_t section, const attended_rows *rows,
+                                 tamis_error *error) {
+    const tms_section *of = &plan->step.sections[section];
+    if (rows->q.dtype != TAMIS_F32) /* else there is nothing to time */
+        TIME(plan, attend_us,
+             tms_half_rows_read(&plan->half_rows, &rows->q, of->first_row, of->n_rows, error));
+    return TAMIS_OK;
+}
+static tamis_status write_outputs(tamis_plan *plan, uint32_t section, const attended_rows *rows,
+                                  tamis_error *error) {
+    const tms_section *of = &plan->step.sections[section];
+    if (rows->out.dtype != TAMIS_F32)
+        TIME(plan, attend_us,
+             tms_half_rows_write(&plan->half_rows, &rows->out, of->first_row, of->n_rows, error));
+    return TAMIS_OK;
 }
 
 static tamis_status enqueue_section(tamis_plan *plan, uint32_t layer, uint32_t section,
@@ -535,13 +557,18 @@ static tamis_status enqueue_section(tamis_plan *plan, uint32_t layer, uint32_t s
     attending a = attend_section(plan, layer, section, rows);
     tms_attend *attend = &a.p.attend;
     bool observed = false, fused = false;
+    TMS_TRY(read_queries(plan, section, rows, error));
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us,
              tms_in_step_ask_weights(&plan->in_step, section, a.listed, attend, error));
     if (plan->sight.first) /* else there is nothing to time */
         TIME(plan, attend_us,
              tms_sight_find(&plan->sight, step, layer, section, &attend->batch, error));
-    if (a.listed) {
+    if (a.listed && rows->lists.given) {
+        TIME(plan, select_us,
+             tms_caller_lists_take(&plan->lists, section, &rows->lists, attend, error));
+        TMS_TRY(run_attend(plan, layer, section, attend, &observed, error));
+    } else if (a.listed) {
         fused = tms_template_fuses(&plan->templates, &a.p);
         TMS_TRY(run_listed(plan, layer, section, &a.p, fused, &observed, error));
     } else if (plan->setup.needs.rotation) {
@@ -553,6 +580,7 @@ static tamis_status enqueue_section(tamis_plan *plan, uint32_t layer, uint32_t s
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us,
              tms_in_step_use_weights(&plan->in_step, layer, section, attend, observed, error));
+    TMS_TRY(write_outputs(plan, section, rows, error));
     end_attending(plan, layer, &a, fused);
     return TAMIS_OK;
 }
@@ -566,15 +594,31 @@ static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, const atten
     return TAMIS_OK;
 }
 
-tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
-                               const tamis_rows *out, tamis_error *error) {
-    TMS_ENTER(plan);
+/* Either call, entered. */
+static tamis_status attend_layer(tamis_plan *plan, uint32_t layer,
+                                 const tamis_plan_attend_params *params, tamis_error *error) {
     attended_rows rows;
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
     TMS_TRY(tms_plan_check_held(plan, layer, error));
-    TMS_TRY(check_attending(plan, layer, q, out, &rows, error));
+    TMS_TRY(check_attending(plan, layer, params, &rows, error));
     TMS_TRY(take_written(plan, layer, error));
     return enqueue_attend(plan, layer, &rows, error);
+}
+
+tamis_status tamis_plan_attend_with(tamis_plan *plan, uint32_t layer,
+                                    const tamis_plan_attend_params *params, tamis_error *error) {
+    TMS_ENTER(plan);
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    TMS_REQUIRE_RESERVED(params, tamis_plan_attend_params);
+    return attend_layer(plan, layer, params, error);
+}
+
+tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
+                               const tamis_rows *out, tamis_error *error) {
+    TMS_ENTER(plan);
+    static const tamis_rows none;
+    const tamis_plan_attend_params params = {.q = q ? *q : none, .out = out ? *out : none};
+    return attend_layer(plan, layer, &params, error);
 }
 
 /* ---- Write and attend ------------------------------------------------------------------------- */
@@ -585,11 +629,11 @@ static tamis_status check_written_beside(const tamis_plan *plan, const tamis_rot
                                          const tms_matrix *out_rows, tamis_error *error) {
     const tamis_cache_params *p = &plan->setup.cache->params;
     const uint64_t width = (uint64_t)p->n_kv_heads * p->head_dim, n = plan->step.n_rows;
-    const byte_range to = range_of(out, n, out_rows->stride, (uint64_t)p->n_heads * p->head_dim);
-    TMS_TRY(
-        check_beside("k", &rows->k, range_of(&rows->k, n, write->k_stride, width), out, to, error));
-    return check_beside("v", &rows->v, range_of(&rows->v, n, write->v_stride, width), out, to,
-                        error);
+    const byte_range to = range_of(out, n, out_rows->stride, tms_setup_width(&plan->setup));
+    const byte_range k = range_of(&rows->k, n, write->k_stride, width);
+    const byte_range v = range_of(&rows->v, n, write->v_stride, width);
+    TMS_TRY(check_beside("k", rows->k.buffer, k, "out", out->buffer, to, error));
+    return check_beside("v", rows->v.buffer, v, "out", out->buffer, to, error);
 }
 
 /* Whether each row is the only one of its sequence and takes a slot of its own, and nothing runs
@@ -622,6 +666,7 @@ static tamis_status write_and_attend(tamis_plan *plan, uint32_t layer, const tms
     else
         RUN(plan, attend_us, write_attend, &all);
     TMS_TRY(end_write(plan, layer, write, error));
+    TMS_TRY(write_outputs(plan, 0, rows, error));
     end_attending(plan, layer, a, a->listed);
     plan->step.layers[layer].attended = true;
     return TAMIS_OK;
@@ -681,8 +726,9 @@ tamis_status tamis_plan_write_attend(tamis_plan *plan, uint32_t layer,
     attended_rows attended;
     bool done = false;
     TMS_TRY(check_write_rotated(plan, layer, rows, &write, error));
-    TMS_TRY(check_attending(plan, layer, &rows->q, out, &attended, error));
-    TMS_TRY(check_written_beside(plan, rows, &write, out, &attended.out, error));
+    const tamis_plan_attend_params params = {.q = rows->q, .out = out ? *out : (tamis_rows){0}};
+    TMS_TRY(check_attending(plan, layer, &params, &attended, error));
+    TMS_TRY(check_written_beside(plan, rows, &write, out, &attended.out.given, error));
     if (plan->step.in_turns) return enqueue_turns(plan, layer, &write, &attended, error);
     TMS_TRY(write_and_attend(plan, layer, &write, &attended, &done, error));
     if (done) return TAMIS_OK;
@@ -724,50 +770,5 @@ tamis_status tamis_plan_step_mark_replayed(tamis_plan *plan, tamis_error *error)
         count_written(plan, layer);
         count_attended(plan, layer, 0, listed, listed && tms_template_fuses(&plan->templates, &p));
     }
-    return TAMIS_OK;
-}
-
-/* ---- What was read ---------------------------------------------------------------------------- */
-
-static tamis_status read_list(const tamis_plan *plan, uint32_t row, uint32_t kv_head,
-                              uint32_t *pages, uint32_t capacity, uint32_t *count,
-                              tamis_error *error) {
-    tms_device *dev = plan->setup.dev;
-    tms_lists lists = tms_template_lists(&plan->templates, plan->templates.attended_layer);
-    uint64_t entry = (uint64_t)row * plan->setup.cache->params.n_kv_heads + kv_head;
-    uint32_t n = 0;
-    lists.count.offset += entry * sizeof n;
-    lists.pages.offset += entry * lists.capacity * sizeof *pages;
-    TMS_TRY(tms_device_read(dev, lists.count, &n, sizeof n, error));
-    uint32_t copied = n < capacity ? n : capacity;
-    if (copied > 0)
-        TMS_TRY(tms_device_read(dev, lists.pages, pages, copied * sizeof *pages, error));
-    *count = n;
-    return TAMIS_OK;
-}
-
-tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t kv_head,
-                                      uint32_t *pages, uint32_t capacity, uint32_t *count,
-                                      tamis_error *error) {
-    TMS_ENTER(plan);
-    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
-    TMS_REQUIRE(count, TAMIS_E_ARGUMENT, "count is NULL");
-    TMS_REQUIRE(pages || capacity == 0, TAMIS_E_ARGUMENT, "pages is NULL but capacity is %" PRIu32,
-                capacity);
-    TMS_REQUIRE(plan->templates.attended, TAMIS_E_STATE, "no layer has been attended in this step");
-    TMS_REQUIRE(row < plan->step.n_rows, TAMIS_E_ARGUMENT,
-                "row %" PRIu32 " is not below the step's %" PRIu32, row, plan->step.n_rows);
-    TMS_REQUIRE(kv_head < plan->setup.cache->params.n_kv_heads, TAMIS_E_ARGUMENT,
-                "kv_head %" PRIu32 " is not below %" PRIu32, kv_head,
-                plan->setup.cache->params.n_kv_heads);
-    if (tms_step_section_of(&plan->step, row)->listed)
-        return read_list(plan, row, kv_head, pages, capacity, count, error);
-    const uint32_t layer = plan->templates.attended_layer;
-    uint32_t first;
-    TMS_TRY(tms_sight_read_first_page(&plan->sight, &plan->step, layer, row, kv_head, &first, error));
-    *count =
-        tms_pages_of(plan->setup.cache, tms_step_visible(&plan->step, layer, row, kv_head)) - first;
-    for (uint32_t i = 0; i < *count && i < capacity; i++)
-        pages[i] = first + i;
     return TAMIS_OK;
 }

@@ -10,7 +10,8 @@
 
 #define ALL_FLAGS                                                                                  \
     (TAMIS_PLAN_TIMING | TAMIS_PLAN_FIXED_LAUNCHES | TAMIS_PLAN_UNFUSED | TAMIS_PLAN_ROW_MASSES |  \
-     TAMIS_PLAN_ROTATED | TAMIS_PLAN_GIVE_BACK | TAMIS_PLAN_TREES | TAMIS_PLAN_VERIFY)
+     TAMIS_PLAN_ROTATED | TAMIS_PLAN_GIVE_BACK | TAMIS_PLAN_TREES | TAMIS_PLAN_VERIFY |            \
+     TAMIS_PLAN_HALF_ROWS | TAMIS_PLAN_TOKEN_LISTS)
 
 static void fill_defaults(tamis_plan_params *p) {
     if (p->max_sequences == 0) p->max_sequences = 1;
@@ -28,7 +29,8 @@ static tamis_status check_own_page(const tamis_cache *cache, const tamis_plan_pa
     const uint32_t page = cache->params.page_size, k = p->selection.budget / page;
     const uint64_t sinks = tms_divide_up(p->selection.sinks, page);
     TMS_REQUIRE(
-        p->selection.kind == TAMIS_SELECT_FULL || p->eviction.budget % page == 0 || k >= sinks + 2,
+        p->selection.kind == TAMIS_SELECT_FULL || p->selection.kind == TAMIS_SELECT_CALLER ||
+            p->eviction.budget % page == 0 || k >= sinks + 2,
         TAMIS_E_ARGUMENT,
         "budget %" PRIu32 " of selection %s is %" PRIu32 " pages of %" PRIu32
         " tokens; under %s with %" PRIu32 " tokens a lane sinks %" PRIu32 " take %" PRIu64
@@ -305,7 +307,7 @@ static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
     if (setup->reading.k > setup->max_pages) setup->reading.k = setup->max_pages;
     for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++)
         TMS_TRY(check_sight(setup, layer, error));
-    return TAMIS_OK;
+    return tms_caller_lists_check_plan(setup, error);
 }
 
 /* Sets each room's pointers to the rooms that it uses, and lists those that have tables in the step's;
@@ -324,6 +326,9 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
         .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
     plan->journals = (tms_journals){.setup = setup, .step = &plan->step, .in_step = &plan->in_step};
     plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
+    plan->half_rows = (tms_half_rows){.setup = setup};
+    plan->lists =
+        (tms_caller_lists){.setup = setup, .step = &plan->step, .templates = &plan->templates};
     plan->between = (tms_between){
         .setup = setup, .table = &plan->table, .rings = &plan->rings, .sight = &plan->sight};
     TMS_TRY(tms_sight_create(&plan->sight, error));
@@ -339,6 +344,8 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_page_table_create(&plan->table, setup, error));
     TMS_TRY(tms_query_rings_create(&plan->rings, error));
     TMS_TRY(tms_templates_create(&plan->templates, error));
+    TMS_TRY(tms_caller_lists_create(&plan->lists, error));
+    TMS_TRY(tms_half_rows_create(&plan->half_rows, error));
     TMS_TRY(tms_loads_create(&plan->loads, error));
     TMS_TRY(tms_masses_create(&plan->masses, error));
     TMS_TRY(tms_in_step_create(&plan->in_step, error));
@@ -386,6 +393,8 @@ static tamis_status warm_trees(tamis_plan *plan, tamis_error *error) {
 static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_page_table_warm(&plan->table, error));
     TMS_TRY(tms_templates_warm(&plan->templates, &plan->step, error));
+    TMS_TRY(tms_caller_lists_warm(&plan->lists, error));
+    TMS_TRY(tms_half_rows_warm(&plan->half_rows, error));
     TMS_TRY(warm_trees(plan, error));
     const tms_write_rows write = tms_template_write(&plan->templates, 0);
     TMS_TRY(tms_journals_warm(&plan->journals, &write, error));
@@ -440,6 +449,8 @@ static void end(tms_life *life) {
     if (p->in_step.setup) tms_in_step_destroy(&p->in_step);
     if (p->masses.setup) tms_masses_destroy(&p->masses);
     if (p->loads.setup) tms_loads_destroy(&p->loads);
+    if (p->half_rows.setup) tms_half_rows_destroy(&p->half_rows);
+    if (p->lists.setup) tms_caller_lists_destroy(&p->lists);
     if (p->templates.setup) tms_templates_destroy(&p->templates);
     if (p->rings.setup) tms_query_rings_destroy(&p->rings);
     if (p->table.setup) tms_page_table_destroy(&p->table);

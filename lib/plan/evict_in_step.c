@@ -265,7 +265,7 @@ bool tms_in_step_observes(const tms_in_step *e) {
 tamis_status tms_in_step_ask_weights(const tms_in_step *e, uint32_t section, bool listed,
                                      tms_attend *attend, tamis_error *error) {
     if (!tms_needs_weights(&e->setup->needs)) return TAMIS_OK;
-    attend->lse = (tms_ref){e->lse, 0};
+    if (!attend->lse.mem) attend->lse = (tms_ref){e->lse, 0};
     if (e->step->sections[section].exact) return TAMIS_OK;
     attend->logits = (tms_ref){e->logits, 0};
     /* As long as the step's longest lane, which fits the memory. */

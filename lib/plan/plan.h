@@ -4,8 +4,10 @@
 #ifndef TMS_PLAN_H
 #define TMS_PLAN_H
 
+#include "lib/plan/caller_lists.h"
 #include "lib/plan/evict_between.h"
 #include "lib/plan/evict_in_step.h"
+#include "lib/plan/half_rows.h"
 #include "lib/plan/journal.h"
 #include "lib/plan/load.h"
 #include "lib/plan/mass.h"
@@ -28,6 +30,8 @@ struct tamis_plan {
     tms_viewing viewing;
     tms_sight sight;
     tms_templates templates;
+    tms_caller_lists lists;
+    tms_half_rows half_rows;
     tms_loads loads;
     tms_masses masses;
     tms_in_step in_step;

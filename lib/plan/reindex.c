@@ -128,7 +128,8 @@ tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t section,
                              .dim = attend->kv.head_dim,
                              .outs = parts.outs[0].ref,
                              .lses = parts.lses[0],
-                             .out = parts.merged.ref};
+                             .out = parts.merged.ref,
+                             .lse = attend->lse};
     const tms_scatter_rows copy = {.x = parts.merged,
                                    .y = attend->out,
                                    .n_rows = attend->batch.n_rows,

@@ -42,6 +42,13 @@ static inline bool tms_setup_lists(const tms_setup *setup, uint32_t layer) {
     return setup->reading.listed && !setup->layers[layer].full;
 }
 
+/* The most entries of a list: pages, or tokens where a plan takes lists of them. */
+static inline uint32_t tms_setup_entries(const tms_setup *setup) {
+    const uint32_t budget = setup->params.selection.budget;
+    if (!(setup->params.flags & TAMIS_PLAN_TOKEN_LISTS)) return setup->reading.k;
+    return budget < setup->longest ? budget : setup->longest;
+}
+
 /* Whether no earlier layer takes the same kernels. */
 static inline bool tms_setup_is_first(const tms_setup *setup, uint32_t layer) {
     const tamis_layer *of = &setup->layers[layer];

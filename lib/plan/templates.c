@@ -39,9 +39,10 @@ static void add_selection(const tms_templates *l, uint32_t layer, tms_sparse_att
     const tms_reading *reading = &setup->reading;
     const tms_ref scores = {l->scores, 0};
     uint64_t entries = (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
+    const uint32_t capacity = tms_setup_entries(setup);
     p->attend.lists = (tms_lists){.pages = {l->lists, 0},
-                                  .count = {l->lists, entries * reading->k * sizeof(int32_t)},
-                                  .capacity = reading->k};
+                                  .count = {l->lists, entries * capacity * sizeof(int32_t)},
+                                  .capacity = capacity};
     p->select = (tms_select){.granularity = setup->cache->params.page_size,
                              .k = reading->k,
                              .sinks = reading->sinks,
@@ -193,6 +194,31 @@ tms_page_mass tms_template_mass(const tms_templates *l, const tms_sparse_attend 
                            .scratch = {l->scratch, 0}};
 }
 
+/* For the rows of a section. */
+static void fill_random(const tms_templates *l, uint32_t layer, uint32_t section, uint32_t stride) {
+    const tms_step *step = l->step;
+    const tms_section *of = &step->sections[section];
+    const tamis_cache_params *cache = &l->setup->cache->params;
+    float *scores = l->score_host;
+    for (uint32_t row = of->first_row; row < of->first_row + of->n_rows; row++)
+        for (uint32_t h = 0; h < cache->n_kv_heads; h++, scores += stride) {
+            const uint32_t n = tms_step_visible(step, layer, row, h) / cache->page_size;
+            for (uint32_t o = 0; o < n; o++)
+                scores[o] = tms_selection_random_score(l->setup->params.selection.seed, layer,
+                                                       step->position[row], h, o);
+        }
+}
+
+tamis_status tms_template_send_random(const tms_templates *l, uint32_t layer, uint32_t section,
+                                      tms_sparse_attend *p, tamis_error *error) {
+    const uint64_t entries = (uint64_t)p->select.batch.n_rows * p->select.batch.n_kv_heads;
+    /* The stride is that of this step's longest lane, so that as few bytes as possible are sent. */
+    p->select.stride = p->select.batch.max_visible / p->select.granularity;
+    fill_random(l, layer, section, p->select.stride);
+    return tms_memory_send(l->setup->dev, p->select.scores, l->score_host,
+                           entries * p->select.stride * sizeof *l->score_host, error);
+}
+
 bool tms_template_fuses(const tms_templates *l, const tms_sparse_attend *p) {
     return l->setup->reading.scored == TMS_SCORE_BOUNDS &&
            !(l->setup->params.flags & TAMIS_PLAN_UNFUSED) && !tms_select_is_wide(&p->select) &&
@@ -280,7 +306,8 @@ tamis_status tms_templates_create(tms_templates *l, tamis_error *error) {
     /* Lists, and rows of scores, of the largest step that is not exact. */
     const uint64_t entries =
         (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
-    const uint64_t scores = entries * setup->max_pages, lists = entries * (reading->k + 1ull);
+    const uint64_t scores = entries * setup->max_pages,
+                   lists = entries * (tms_setup_entries(setup) + 1ull);
     const uint64_t lse =
         (uint64_t)setup->params.max_rows * setup->cache->params.n_heads * sizeof(float);
     const bool random = reading->scored == TMS_SCORE_RANDOM;
@@ -369,7 +396,7 @@ static tamis_status warm_attends(const tms_templates *l, uint32_t layer, tamis_e
     if (reading->scored == TMS_SCORE_BOUNDS)
         TMS_TRY(tms_run_score_pages(dev, &listed.score, error));
     if (reading->scored == TMS_SCORE_MASS) TMS_TRY(tms_run_page_mass(dev, &mass, error));
-    TMS_TRY(tms_run_select(dev, &listed.select, error));
+    if (!reading->given) TMS_TRY(tms_run_select(dev, &listed.select, error));
     return tms_run_attend(dev, &listed.attend, error);
 }
 

@@ -22,7 +22,7 @@ typedef struct tms_templates {
     const tms_sight *sight;
     tms_template *templates; /* [n_layers] */
     tms_mem *scores;         /* f32 [max_selected_rows][n_kv_heads][max_pages] */
-    tms_mem *lists;          /* int32 [max_selected_rows][n_kv_heads][k], then the counts */
+    tms_mem *lists; /* int32 [max_selected_rows][n_kv_heads][tms_setup_entries], then the counts */
     tms_mem *scratch;
     tms_mem *lse;      /* f32 [max_rows][n_heads], where layers have sinks */
     float *score_host; /* as many as scores, for selection random */
@@ -55,6 +55,9 @@ tms_lists tms_template_lists(const tms_templates *l, uint32_t layer);
 tms_observe tms_template_observe(const tms_attend *attend);
 /* page_mass with the scores' memory of p->score. */
 tms_page_mass tms_template_mass(const tms_templates *l, const tms_sparse_attend *p);
+/* Enqueues random scores for p->select, whose stride it sets. */
+tamis_status tms_template_send_random(const tms_templates *l, uint32_t layer, uint32_t section,
+                                      tms_sparse_attend *p, tamis_error *error);
 /* Whether sparse_attend replaces score_pages, select and attend. */
 bool tms_template_fuses(const tms_templates *l, const tms_sparse_attend *p);
 

@@ -17,6 +17,7 @@ typedef enum tms_scoring {
 /* What a selection needs of the plan for a row of a layer that is not dense. */
 typedef struct tms_reading {
     bool listed; /* false: every page is read, and the fields below are not used */
+    bool given;  /* the caller makes the lists; only k is used below */
     tms_scoring scored;
     uint32_t k;             /* most pages of a list */
     uint32_t sinks, recent; /* tokens, protected in the list */
@@ -38,7 +39,8 @@ typedef struct tms_selection_entry {
     X(window)                                                                                      \
     X(quest)                                                                                       \
     X(oracle)                                                                                      \
-    X(random)
+    X(random)                                                                                      \
+    X(caller)
 #define TMS_DECLARE_SELECTION(name) extern const tms_selection_entry tms_selection_##name;
 TMS_SELECTIONS(TMS_DECLARE_SELECTION)
 

@@ -32,7 +32,7 @@ void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out) {
     if (out) *out = entry ? entry->defaults : (tamis_selection){.kind = kind};
 }
 
-/* "full, window, quest, oracle, random" and the presets. */
+/* "full, window, quest, oracle, random, caller" and the presets. */
 static void list_names(char *text, size_t size) {
     size_t at = 0;
     for (size_t i = 0; i < n_selections && at < size; i++)

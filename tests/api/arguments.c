@@ -460,7 +460,7 @@ static void selections_are_known_by_name_and_checked(void **state) {
     uint32_t n = 0;
     for (; tamis_selection_name_at(n); n++)
         OK(tamis_selection_parse(tamis_selection_name_at(n), &s, &test_error));
-    assert_int_equal(n, TAMIS_SELECT_RANDOM + 2); /* every kind, and quest-paper */
+    assert_int_equal(n, TAMIS_SELECT_CALLER + 2); /* every kind, and quest-paper */
     assert_null(tamis_selection_name_at(UINT32_MAX));
     assert_string_equal(tamis_selection_name_at(n - 1), "quest-paper");
     OK(tamis_selection_parse("quest-paper", &s, &test_error));
@@ -468,7 +468,7 @@ static void selections_are_known_by_name_and_checked(void **state) {
     assert_true(s.dense_layers == 2 && s.group == TAMIS_GROUP_MAX);
     OK(tamis_selection_check(&s, 16, &test_error));
     FAILS(tamis_selection_parse("quest-papers", &s, &test_error), TAMIS_E_ARGUMENT,
-          "\"quest-papers\"; known are full, window, quest, oracle, random, quest-paper");
+          "\"quest-papers\"; known are full, window, quest, oracle, random, caller, quest-paper");
     FAILS(tamis_selection_parse(NULL, &s, &test_error), TAMIS_E_ARGUMENT, "name");
     FAILS(tamis_selection_parse("full", NULL, &test_error), TAMIS_E_ARGUMENT, "out");
     assert_string_equal(tamis_selection_name((tamis_selection_kind)9), "unknown");
@@ -521,7 +521,7 @@ static void plan_parameters_are_checked_one_by_one(void **state) {
     REFUSED(attention.scale, INFINITY, "scale");
     REFUSED(attention.soft_cap, -1, "soft_cap -1");
     REFUSED(attention.soft_cap, NAN, "soft_cap");
-    REFUSED(selection.kind, (tamis_selection_kind)5, "kind 5");
+    REFUSED(selection.kind, (tamis_selection_kind)6, "kind 6");
 #undef REFUSED
     p = (tamis_plan_params){.max_context = 64,
                             .selection = {.kind = TAMIS_SELECT_QUEST, .budget = 8, .sinks = 4}};

@@ -165,6 +165,13 @@ static void test_rules_name_the_value(void **state) {
            .out = at);
     BREAKS(scatter_rows, TAMIS_E_ARGUMENT, "rows of 4 elements at strides of 4 and 2", .n_rows = 1,
            .width = 4, .x = {at, 4}, .y = {at, 2});
+    BREAKS(convert, TAMIS_E_ARGUMENT, "convert: rows of 4 elements at strides of 4 and 2",
+           .n_rows = 2, .width = 4, .x = at, .y = at, .x_stride = 4, .y_stride = 2);
+    BREAKS(convert, TAMIS_E_UNSUPPORTED, "convert: dtype 3: f32, f16 and bf16 are supported",
+           .width = 4, .y_dtype = TAMIS_Q8);
+    BREAKS(take_lists, TAMIS_E_ARGUMENT, "take_lists: a granularity of 0 slots", .batch = heads);
+    BREAKS(take_lists, TAMIS_E_ARGUMENT, "take_lists: ids of entries of 16 slots", .batch = heads,
+           .granularity = 16, .ids = at, .page_size = 16, .page_slots = 32);
     BREAKS(linear, TAMIS_E_ARGUMENT, "linear: 0 inputs, 3 outputs", .n_out = 3);
     BREAKS(linear, TAMIS_E_UNSUPPORTED, "linear: weight type 16 is unknown", .n_in = 1, .n_out = 1,
            .w.type = (tamis_weight_type)16);

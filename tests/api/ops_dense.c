@@ -425,6 +425,40 @@ static void scatter_rows_puts_rows_where_the_index_says(void **state) {
     ops_close(&rig);
 }
 
+/* Numbers of which f16 and bf16 hold a few exactly: to either and back they are rounded once, to even. */
+static void convert_rounds_to_nearest_even(void **state) {
+    (void)state;
+    enum { WIDTH = 19, ROWS = 2, N = ROWS * WIDTH };
+    static const float from[] = {1.0f, -0.0f, 65504.0f, 65520.0f, 0x1.002p0f, 0x1.006p0f, 0x1p-25f},
+                       as_f16[] = {1.0f, -0.0f, 65504.0f, INFINITY, 1.0f, 0x1.008p0f, 0},
+                       as_bf16[] = {1.0f, -0.0f, 65536.0f, 65536.0f, 1.0f, 1.0f, 0x1p-25f};
+    enum { KNOWN = sizeof from / sizeof *from };
+    ops_rig rig;
+    ops_open(&rig);
+    float x[N], got[N];
+    for (uint32_t i = 0; i < N; i++)
+        x[i] = i % WIDTH < KNOWN ? from[i % WIDTH] : NAN;
+    const tamis_place sent = ops_send(&rig, x, sizeof x, 0), half = ops_room(&rig, sizeof x, 0),
+                      back = ops_room(&rig, sizeof x, 0);
+    for (int b = 0; b < 2; b++) {
+        tamis_rows middle = ops_rows(half, 0);
+        middle.dtype = b ? TAMIS_BF16 : TAMIS_F16;
+        const tamis_convert_params there = {
+            .x = ops_rows(sent, 0), .y = middle, .n_rows = ROWS, .width = WIDTH};
+        const tamis_convert_params again = {
+            .x = middle, .y = ops_rows(back, 0), .n_rows = ROWS, .width = WIDTH};
+        OK(tamis_op_convert(rig.context, &there, &test_error));
+        OK(tamis_op_convert(rig.context, &again, &test_error));
+        ops_read(&back, got, sizeof got);
+        for (uint32_t i = 0; i < N; i++)
+            if (i % WIDTH < KNOWN)
+                assert_memory_equal(&got[i], &(b ? as_bf16 : as_f16)[i % WIDTH], sizeof *got);
+            else
+                assert_true(isnan(got[i]));
+    }
+    ops_close(&rig);
+}
+
 /* ---- Without rows ---------------------------------------------------------------------------- */
 
 static void calls_without_rows_need_no_buffers(void **state) {
@@ -441,6 +475,7 @@ static void calls_without_rows_need_no_buffers(void **state) {
     const tamis_embed_params embed = {.dim = 64, .n_vocab = 10};
     const tamis_argmax_params argmax = {.dim = 64};
     const tamis_scatter_rows_params scatter = {.width = 64};
+    const tamis_convert_params convert = {.width = 64, .y.dtype = TAMIS_BF16};
     OK(tamis_op_linear(rig.context, &linear, &test_error));
     OK(tamis_op_linear_parts(rig.context, &parts, &test_error));
     OK(tamis_op_linear_chain(rig.context, &chain, &test_error));
@@ -450,6 +485,7 @@ static void calls_without_rows_need_no_buffers(void **state) {
     OK(tamis_op_embed(rig.context, &embed, &test_error));
     OK(tamis_op_argmax(rig.context, &argmax, &test_error));
     OK(tamis_op_scatter_rows(rig.context, &scatter, &test_error));
+    OK(tamis_op_convert(rig.context, &convert, &test_error));
     OK(tamis_context_wait(rig.context, &test_error));
     ops_close(&rig);
 }
@@ -672,6 +708,16 @@ static void other_ops_refuse_what_they_cannot_do(void **state) {
     scatter.n_rows_y = 0;
     FAILS(tamis_op_scatter_rows(rig.context, &scatter, &test_error), TAMIS_E_ARGUMENT,
           "n_rows_y is 0");
+    tamis_convert_params convert = {.x = rows, .y = rows, .n_rows = 2, .width = 8};
+    FAILS(tamis_op_convert(rig.context, &convert, &test_error), TAMIS_E_ARGUMENT,
+          "x and y overlap: bytes 0 to 63 and 0 to 63");
+    convert.y.offset = 64;
+    convert.y.dtype = TAMIS_Q8;
+    FAILS(tamis_op_convert(rig.context, &convert, &test_error), TAMIS_E_ARGUMENT,
+          "y is q8 (3); it must be f32, f16 or bf16");
+    convert.y.dtype = TAMIS_F16;
+    convert.width = 0;
+    FAILS(tamis_op_convert(rig.context, &convert, &test_error), TAMIS_E_ARGUMENT, "width is 0");
     FAILS(tamis_rotation_write(NULL, frequencies, &test_error), TAMIS_E_ARGUMENT,
           "table is absent");
     tamis_rotation turns = {.n_rot = 8, .table = at};
@@ -701,6 +747,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(embed_widens_the_rows_of_tokens),
         cmocka_unit_test(argmax_takes_the_lowest_of_equal_ones),
         cmocka_unit_test(scatter_rows_puts_rows_where_the_index_says),
+        cmocka_unit_test(convert_rounds_to_nearest_even),
         cmocka_unit_test(calls_without_rows_need_no_buffers),
         cmocka_unit_test(linear_refuses_buffers_that_do_not_fit),
         cmocka_unit_test(linear_parts_refuses_what_does_not_fit),

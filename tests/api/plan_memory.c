@@ -25,7 +25,10 @@ static const wanted cases[] = {
     {TAMIS_SELECT_FULL, TAMIS_EVICT_H2O, TAMIS_PLAN_VERIFY, 0, 0, false},
     {TAMIS_SELECT_FULL, TAMIS_EVICT_TOVA, 0, 1u << TAMIS_F32, 0, true},
     {TAMIS_SELECT_FULL, TAMIS_EVICT_STREAMING, TAMIS_PLAN_FIXED_LAUNCHES, 0, 0, false},
-    {TAMIS_SELECT_FULL, TAMIS_EVICT_NONE, TAMIS_PLAN_FIXED_LAUNCHES, 0, 0, false}};
+    {TAMIS_SELECT_FULL, TAMIS_EVICT_NONE, TAMIS_PLAN_FIXED_LAUNCHES, 0, 0, false},
+    {TAMIS_SELECT_CALLER, TAMIS_EVICT_H2O, 0, 0, 0, true},
+    {TAMIS_SELECT_CALLER, TAMIS_EVICT_NONE, TAMIS_PLAN_TOKEN_LISTS | TAMIS_PLAN_HALF_ROWS, 0, 24,
+     false}};
 
 static tamis_plan_params params_of(const wanted *w, tamis_buffer *sinks) {
     tamis_plan_params p = {.max_sequences = 3,

@@ -27,6 +27,9 @@ const scenario_case scenario_cases[] = {
     BETWEEN("quest", QUEST, NONE, 0),
     BETWEEN("oracle", ORACLE, NONE, 0),
     BETWEEN("random", RANDOM, NONE, 0),
+    BETWEEN("lists", CALLER, NONE, 0),
+    {"lists, window, sinks", TAMIS_SELECT_CALLER, TAMIS_EVICT_KNORM, 0, 0, false, false, false, 25,
+     false, false},
     IN_STEPS("streaming", QUEST, STREAMING, 0),
     IN_STEPS("streaming+reindex", FULL, STREAMING, TAMIS_EVICT_REINDEX),
     {"h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, TAMIS_EVICT_LIFETIME, 1, true, false, false, 0,
@@ -202,10 +205,32 @@ static void add_tree(const scenario *s, rows *r, tamis_sequence id) {
     r->tree = true;
 }
 
+/* Lists of the caller, of pages or of tokens by layers, from the host; some entries are skipped. Their
+ * rows of out are bf16. */
+static outcome attend_by_lists(scenario *s, const rows *r, uint32_t layer, const tamis_rows *q) {
+    static int32_t entries[2 * 2 * 16], count[2 * 2];
+    const tamis_caller_lists lists = {.host_entries = entries,
+                                      .host_count = count,
+                                      .capacity = layer % 2 ? 16 : 2,
+                                      .unit = layer % 2 ? TAMIS_LIST_TOKENS : TAMIS_LIST_PAGES};
+    const tamis_plan_attend_params p = {
+        .q = *q, .out = {.buffer = s->e.w.out, .dtype = TAMIS_BF16}, .lists = &lists};
+    for (uint32_t i = 0; i < 2 * 2; i++) {
+        count[i] = (int32_t)lists.capacity - (i == 1);
+        for (uint32_t j = 0; j < lists.capacity; j++)
+            entries[i * lists.capacity + j] = (int32_t)(i + 2 * j) - (j % 5 == 3 ? 9 : 0);
+    }
+    if (!r->exact) assert_true(r->n_rows <= 2);
+    MAKE_IN_STEP(s, tamis_plan_attend_with(s->e.w.plan, layer, &p, &test_error));
+    return DONE;
+}
+
 static outcome step_layer(scenario *s, const rows *r, uint32_t layer) {
     const tamis_rows k = {.buffer = s->e.w.k}, v = {.buffer = s->e.w.v};
     const tamis_rows q = {.buffer = s->e.w.q}, out = {.buffer = s->e.w.out};
-    const size_t bytes = evict_out_floats(&s->e, r->n_rows) * sizeof(float);
+    const bool by_lists = s->c->selection == TAMIS_SELECT_CALLER;
+    const size_t bytes =
+        evict_out_floats(&s->e, r->n_rows) * (by_lists ? sizeof(uint16_t) : sizeof(float));
     if (device(s)->sticky != TAMIS_OK) return REFUSED;
     test_fill_kv(&s->e.w, layer, r->tokens, r->n_rows);
     evict_fill_queries(&s->e, layer, r->tokens, r->n_rows);
@@ -214,7 +239,12 @@ static outcome step_layer(scenario *s, const rows *r, uint32_t layer) {
         MAKE_IN_STEP(s, tamis_plan_write_attend(s->e.w.plan, layer, &rotated, &out, &test_error));
     } else {
         MAKE_IN_STEP(s, tamis_plan_write(s->e.w.plan, layer, &k, &v, &test_error));
-        MAKE_IN_STEP(s, tamis_plan_attend(s->e.w.plan, layer, &q, &out, &test_error));
+        if (!by_lists)
+            MAKE_IN_STEP(s, tamis_plan_attend(s->e.w.plan, layer, &q, &out, &test_error));
+    }
+    if (by_lists) {
+        const outcome made = attend_by_lists(s, r, layer, &q);
+        if (made != DONE) return made;
     }
     if (device(s)->sticky == TAMIS_OK)
         OK(tamis_buffer_read(s->e.w.out, 0, append(s, bytes), bytes, NULL));
@@ -504,7 +534,10 @@ tamis_plan_params scenario_plan(const scenario_case *c) {
                               .max_selected_rows = c->trees || c->verified ? 4 : 2,
                               .flags = (c->timing ? TAMIS_PLAN_TIMING : 0) |
                                        (c->trees ? TAMIS_PLAN_TREES : 0) |
-                                       (c->verified ? TAMIS_PLAN_VERIFY : 0),
+                                       (c->verified ? TAMIS_PLAN_VERIFY : 0) |
+                                       (c->selection == TAMIS_SELECT_CALLER
+                                            ? TAMIS_PLAN_TOKEN_LISTS | TAMIS_PLAN_HALF_ROWS
+                                            : 0),
                               .attention.sliding_window = c->window,
                               .load_dtypes = c->stored ? 1u << TAMIS_F32 : 0,
                               .eviction = test_eviction(c->eviction, BUDGET, c->options)};

@@ -110,8 +110,10 @@ static void attention_of(const shape *s, tamis_dtype dtype) {
 
 /* Every selection, with every rule for groups where pages are scored. */
 static void selections(const shape *s, tamis_dtype dtype) {
-    for (uint32_t kind = TAMIS_SELECT_FULL; kind <= TAMIS_SELECT_RANDOM; kind++) {
+    for (uint32_t kind = TAMIS_SELECT_FULL; kind <= TAMIS_SELECT_CALLER; kind++) {
         wanted w = {.shape = s, .dtype = dtype, .selection = (tamis_selection_kind)kind};
+        if (kind == TAMIS_SELECT_CALLER && tamis_dtype_size(dtype))
+            w.flags = TAMIS_PLAN_TOKEN_LISTS;
         plan_of(&w);
         if (kind != TAMIS_SELECT_QUEST && kind != TAMIS_SELECT_ORACLE) continue;
         for (w.group = TAMIS_GROUP_MEAN; w.group <= TAMIS_GROUP_SUM; w.group++)
@@ -285,6 +287,11 @@ static void other_ops(void) {
     require(tamis_op_argmax(context, &argmax, &error));
     require(tamis_op_merge(context, &merge, &error));
     require(tamis_op_scatter_rows(context, &scatter, &error));
+    for (uint32_t pair = 0; pair < 9; pair++) {
+        const tamis_convert_params convert = {
+            .x.dtype = (tamis_dtype)(pair / 3), .y.dtype = (tamis_dtype)(pair % 3), .width = 4096};
+        require(tamis_op_convert(context, &convert, &error));
+    }
     for (uint32_t i = 0; i < 2; i++) {
         const tamis_rotate_params rotate = {
             .n_heads = 32, .head_dim = 128, .rotation = {.pairing = pairings[i]}};

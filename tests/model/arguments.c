@@ -34,6 +34,10 @@ static void test_creation(void **state) {
     layered.layers = &layer;
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "layers are given",
                 tamis_runner_create(r.model, r.cache, &layered, &runner, &r.error));
+    tamis_plan_params listed = plan;
+    tamis_selection_default(TAMIS_SELECT_CALLER, &listed.selection);
+    RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED, "selection caller: a runner has no lists of the caller's",
+                tamis_runner_create(r.model, r.cache, &listed, &runner, &r.error));
     runner = (tamis_runner *)&held;
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "max_context",
                 tamis_runner_create(r.model, r.cache, &none, &runner, &r.error));

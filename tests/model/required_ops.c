@@ -122,6 +122,8 @@ static const need needs[] = {
     {"deviation", .load_dtypes = 1u << TAMIS_F32},
     {"seek", .eviction = TAMIS_EVICT_CALLER, .window = 40},
     {"page_mass", .selection = TAMIS_SELECT_ORACLE},
+    {"take_lists", .selection = TAMIS_SELECT_CALLER},
+    {"convert", .flags = TAMIS_PLAN_HALF_ROWS},
     {"merge", .eviction = TAMIS_EVICT_STREAMING, .options = TAMIS_EVICT_REINDEX},
     {"sink", .sinks = true},
     {"sink", .selection = TAMIS_SELECT_QUEST, .sinks = true},

@@ -149,6 +149,9 @@ rows.clh|write_rows|s/(page) + arg.value_offset/(page)/
 rows.clh|write_rotated|s/first + n_pairs;/first + 16;/
 rows.clh|write_rotated|s/HEAD_DIM \/ 16; c++)$/HEAD_DIM \/ 16 - 1; c++)/
 scatter.cl|scatter_rows|s/target \* y_stride/row * y_stride/
+convert.cl|convert|s/first + 16 <= width/first < width/
+source.clh|convert|s/<< 16);/<< 15);/
+take_lists.cl|take_lists|s/entry < next/entry + 1 < next/
 score.cl|score_pages|s/load_bound16(pair, 1,/load_bound16(pair, 0,/
 score_cpu.cl|score_pages|s/min(full, first/min(full - 1, first/
 score_cpu.clh|score_pages|s/s->below\[g\]\[j\], x/s->below[g][j], y/

@@ -81,6 +81,10 @@ mutant "scales left behind in compact.cu" compact compact \
     's/words\[place_of(l.to/words[place_of(l.pages/' "FAIL compact"
 mutant "words of one thread alone in compact.cu" compact copy_slots \
     's/i < words; i += parts/i == part; i += parts/' "FAIL copy_slots"
+mutant "wrong stride in convert.cu" convert convert 's/row \* a.y_stride/row * a.x_stride/' \
+    "FAIL convert"
+mutant "entry behind the lane in take_lists.cu" take_lists take_lists \
+    's/entry >= end/entry > end/' "FAIL take_lists"
 mutant "minimum rounded up in q8.cuh" rows write_rows 's/> size ? d - 1/> size ? d/' \
     "FAIL write_rows" q8.cuh
 

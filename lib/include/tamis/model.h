@@ -107,7 +107,7 @@ typedef struct tamis_runner tamis_runner;
  * them as f32, too. Builds the kernels of its plan and of decode steps of one sequence; the first step
  * that takes others builds them before it begins. Errors: those of tamis_plan_create; E_ARGUMENT (cache of
  * another context or shape, max_context above the model's, layers); E_UNSUPPORTED (max_context above 2^20,
- * beyond which positions cannot be rotated); *out is then NULL. */
+ * beyond which positions cannot be rotated; selection caller, whose lists come with each attend); *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
                                                             const tamis_plan_params *params,
                                                             tamis_runner **out, tamis_error *error);

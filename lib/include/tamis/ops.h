@@ -232,6 +232,17 @@ typedef struct tamis_scatter_rows_params {
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_scatter_rows(
     tamis_context *context, const tamis_scatter_rows_params *params, tamis_error *error);
 
+/* convert: y = x, rows of one dtype to rows of another or of the same: exact where y can hold x, else
+ * rounded to nearest even; f16 overflow gives infinity, NaN stays NaN. */
+typedef struct tamis_convert_params {
+    tamis_rows x, y; /* f32, f16 or bf16 [n_rows][width], each of its own dtype, not overlapping */
+    uint32_t n_rows, width;
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+} tamis_convert_params;
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_convert(tamis_context *context,
+                                                         const tamis_convert_params *params,
+                                                         tamis_error *error);
+
 /* ---- The pipeline over a cache of the caller's ----------------------------------------------- */
 
 /* The caller writes K and V himself and describes their layout. The rest of a decode step over them

@@ -56,7 +56,14 @@ enum {
      * then counts under every selection, and such a sequence counts twice among max_sequences. What rows
      * replace is kept in slots of the cache, one in each lane for each row; scores beside it, f32
      * [n_layers][max_selected_rows][n_kv_heads] of as many slots as a lane may hold. */
-    TAMIS_PLAN_VERIFY = 128
+    TAMIS_PLAN_VERIFY = 128,
+    /* q and out of attends may be f16 or bf16, each by itself: the plan has f32 rows for max_rows rows of
+     * both, and the kernels that convert them. */
+    TAMIS_PLAN_HALF_ROWS = 256,
+    /* Under selection caller lists may be of tokens: the plan has memory for them, int32
+     * [max_selected_rows][n_kv_heads][budget] for each of three tables, and the kernels that read slot by
+     * slot. E_UNSUPPORTED in caches of q8, q4 and k8v4 and under h2o and tova. */
+    TAMIS_PLAN_TOKEN_LISTS = 512
 };
 
 typedef struct tamis_plan_params {
@@ -242,7 +249,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write_rotated(tamis_plan *pla
                                                                  const tamis_rotated_rows *rows,
                                                                  tamis_error *error);
 
-/* Attends the step's rows of a layer: q and out are [rows][n_heads][head_dim] f32. Rows see the
+/* Attends the step's rows of a layer: q and out are [rows][n_heads][head_dim] f32, with
+ * TAMIS_PLAN_HALF_ROWS each of f32, f16 or bf16; out is then rounded to nearest even. Rows see the
  * tokens before them and themselves. In one buffer the bytes from the first to the last element of
  * q and those of out must not overlap (E_ARGUMENT). Under h2o, which sums the weights of rows, a
  * second call for the same layer and step is E_STATE, also if the first one failed after it had
@@ -253,12 +261,60 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
                                                           const tamis_rows *out,
                                                           tamis_error *error);
 
+/* What the entries of a caller's lists are. */
+typedef enum tamis_list_unit {
+    TAMIS_LIST_PAGES = 0, /* ordinals of pages of the lane */
+    TAMIS_LIST_TOKENS = 1 /* slots of the lane; with TAMIS_PLAN_TOKEN_LISTS */
+} tamis_list_unit;
+
+/* Lists of selection caller: which pages or tokens each (row, KV head) reads, for the rows of a step that
+ * are not exact, which come first. A list may name any it sees, in ascending order, or none: then out is
+ * 0 and lse -infinity. Nothing is read beside it, not even the row's own token. An entry that is negative,
+ * at or behind the end of what the row sees, before the page or slot in which its sliding window begins, or not
+ * above every entry that was taken before it, is skipped and counted (tamis_plan_read_skipped); so is a
+ * count below 0 or above capacity, in whose place 0 or capacity is taken. In a page that reaches beyond
+ * what the row sees it reads what it sees. */
+typedef struct tamis_caller_lists {
+    tamis_place entries; /* int32 [rows][n_kv_heads][capacity], on the device */
+    tamis_place count;   /* int32 [rows][n_kv_heads] */
+    /* Or the same on the host, in their place; they may be reused when the call returns. E_UNSUPPORTED in
+     * steps with TAMIS_PLAN_FIXED_LAUNCHES, whose graphs would repeat them. */
+    const int32_t *host_entries, *host_count;
+    uint32_t capacity;    /* from 1 to the budget, in pages rounded down */
+    tamis_list_unit unit; /* of all lists of the call */
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+} tamis_caller_lists;
+
+typedef struct tamis_plan_attend_params {
+    tamis_rows q, out; /* as tamis_plan_attend's */
+    /* f32 [rows][n_heads], may be absent: the natural log of the sum of each softmax, sink logits among
+     * it, by which states of several attends merge (tamis_op_merge). Of a row that sees nothing -infinity. */
+    tamis_place lse;
+    /* Under selection caller; NULL where no row of the layer reads lists: in exact steps and layers that are
+     * full or dense. There they are not looked at. */
+    const tamis_caller_lists *lists;
+    uint64_t reserved[6]; /* 0, else E_ARGUMENT */
+} tamis_plan_attend_params;
+
+/* tamis_plan_attend with what else may be given. Errors: as that call; E_ARGUMENT also for an lse that does
+ * not fit or overlaps q or out, for lists under another selection, for rows that lack theirs, with the
+ * layer, and for lists that do not fit or are longer than the budget. What lists hold is never an error.
+ * Enqueues. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend_with(
+    tamis_plan *plan, uint32_t layer, const tamis_plan_attend_params *params, tamis_error *error);
+/* Selection caller: how many entries and counts of lists were skipped since the plan was made, modulo 2^32;
+ * a layer that is attended again counts again.
+ * E_ARGUMENT: NULL; E_STATE: another selection. Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_skipped(tamis_plan *plan, uint64_t *count,
+                                                                tamis_error *error);
+
 /* tamis_plan_write_rotated of the rows, then tamis_plan_attend of their q: out has the same bits. Both
  * are one launch where the device has one for that: on CPUs by OpenCL, in decode steps of plans with
  * TAMIS_PLAN_ROTATED, unless an eviction takes part in the step or the selection waits for the bounds of
  * a page that has become full. q and k are then not changed, else as by tamis_plan_write_rotated: what
  * they hold behind the call is not said. The bytes of out from the first to the last element must not
- * overlap those of q, k and v (E_ARGUMENT). Errors: as both calls; what either would refuse is refused
+ * overlap those of q, k and v (E_ARGUMENT). Under selection caller it serves steps alone whose rows read no
+ * lists (else E_ARGUMENT). Errors: as both calls; what either would refuse is refused
  * before anything is enqueued. Where the call fails after that, compute q and k again before it is
  * repeated; it answers E_STATE if the layer has been written and only attending failed: cancel the step
  * then. Enqueues.
@@ -480,7 +536,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_evict_to(tamis_plan *plan,
 
 /* The page ordinals (indices in the lane's page list) that the last attend since step_begin read
  * for (row, kv_head), ascending; *count is always the full number. They are all pages if the
- * selection was not needed; under a sliding window those from its first token on. Errors: E_ARGUMENT
+ * selection was not needed; under a sliding window those from its first token on. By lists of tokens:
+ * the slots. Errors: E_ARGUMENT
  * (NULL; a row or KV head that there is not), E_STATE (no layer has been attended in this step),
  * E_DEVICE. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row,
@@ -501,7 +558,8 @@ typedef struct tamis_plan_counters {
     uint64_t pages_copied;  /* copy on write */
     uint64_t pages_bounded; /* bounds computed */
     uint64_t
-        kv_bytes_read; /* K and V of the pages read, by decode rows (steps that are not exact) */
+        kv_bytes_read; /* K and V of the pages read, by decode rows (steps that are not exact); by lists of
+                          the caller as many as the budget has, but no more than there are */
     uint64_t bounds_bytes_read; /* by scoring: bounds; for oracle the keys, once per KV head */
     uint64_t kv_bytes_full;   /* what full would have read for the same rows, under the same sliding
                                window */

@@ -20,16 +20,18 @@ typedef enum tamis_selection_kind {
     TAMIS_SELECT_ORACLE = 3, /* sinks, recent, and the pages with the largest true attention mass:
                                 the ceiling of page selection. Masses below the range of fp32 are 0
                                 and equal; the newer page then wins. Reads every key: not fast */
-    TAMIS_SELECT_RANDOM = 4  /* sinks, recent, and random pages: the floor */
+    TAMIS_SELECT_RANDOM = 4, /* sinks, recent, and random pages: the floor */
+    TAMIS_SELECT_CALLER = 5  /* the pages or tokens of lists that the caller makes
+                                (tamis_plan_attend_with) */
 } tamis_selection_kind;
 
 /* A selection decides at every decode row which pages of a lane are read; it drops nothing. The
- * page that holds the row's own token, the newest one, is always read, full or not. There is one
- * list per (row, KV head). */
+ * page that holds the row's own token, the newest one, is always read, full or not, but under caller,
+ * whose lists name all that is read. There is one list per (row, KV head). */
 typedef struct tamis_selection {
     tamis_selection_kind kind;
     /* Tokens per lane, those that are always read included; whole pages are read, so at most
-     * floor(budget / page_size) of them. Not used by full. */
+     * floor(budget / page_size) of them. Not used by full. Of caller the most that a list may name. */
     uint32_t budget;
     uint32_t sinks;        /* first tokens always read, rounded up to whole pages */
     uint32_t recent;       /* last tokens always read, with the whole page of the oldest of them; 0
@@ -41,7 +43,7 @@ typedef struct tamis_selection {
 } tamis_selection;
 
 /* The defaults for a kind: full {}; window {sinks 4}; quest {sinks 4, recent 16, dense_layers 0,
- * group max}; oracle and random as quest. Budget 0 is filled with 2048. Quest's paper has others,
+ * group max}; oracle and random as quest; caller {}, which takes neither sinks nor recent. Budget 0 is filled with 2048. Quest's paper has others,
  * see tamis_selection_parse. */
 TAMIS_API void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out);
 
@@ -55,7 +57,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_selection_parse(const char *name,
 /* The index-th name that tamis_selection_parse takes, kinds first; NULL after the last one. */
 TAMIS_API const char *tamis_selection_name_at(uint32_t index);
 
-/* "full", "window", "quest", "oracle", "random"; "unknown" outside the list. */
+/* "full", "window", "quest", "oracle", "random", "caller"; "unknown" outside the list. */
 TAMIS_API const char *tamis_selection_name(tamis_selection_kind kind);
 
 /* Checks against a page size. Errors: E_ARGUMENT if the budget is below the pages of sinks + recent

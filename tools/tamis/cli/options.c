@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The option parser: finds flags in their table and checks their values. */
 #include "cli/options.h"
+#include "cli/policies.h"
 
 #include "cli/stdin.h"
 #include "cli/utf8.h"
@@ -86,7 +87,8 @@ static bool parse_selection(const value *v, uint32_t *out) {
     tamis_error error = {0};
     snprintf(name, sizeof(name), "%.*s", (int)v->length, v->text);
     if (tamis_selection_parse(name, &selection, &error) != TAMIS_OK) return refuse(v, error.text);
-    for (*out = 0; strcmp(name, tamis_selection_name_at(*out)) != 0;)
+    if (selection.kind == TAMIS_SELECT_CALLER) return refuse(v, "takes its lists from a program");
+    for (*out = 0; strcmp(name, cli_selection_name(*out)) != 0;)
         ++*out;
     return true;
 }

@@ -32,8 +32,9 @@ typedef struct cli_seed {
     uint32_t given;
 } cli_seed;
 
-/* A selection as one value: the index of its name among tamis_selection_name_at, where the
- * names of the kinds come first, each at the kind's own value. */
+/* A selection as one value: the index of its name among tamis_selection_name_at without caller, which
+ * takes lists from a program (cli_selection_name); the names of the kinds come first, each at the kind's
+ * own value. */
 
 /* An eviction as one value: its kind with its options, TAMIS_EVICT_*. */
 #define CLI_EVICTION_OF(kind, options) ((uint32_t)(kind) | (uint32_t)(options) << 8)

@@ -29,7 +29,7 @@ uint32_t cli_page_size(uint32_t choice) {
 /* ---- Selections ------------------------------------------------------------------------------ */
 
 const char *cli_selection_name(uint32_t value) {
-    return tamis_selection_name_at(value);
+    return tamis_selection_name_at(value < TAMIS_SELECT_CALLER ? value : value + 1);
 }
 
 static tamis_selection preset(uint32_t value) {

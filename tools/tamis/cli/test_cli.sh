@@ -85,7 +85,7 @@ usage_error '^tamis bench attention: --shape gpt5: must be one of llama2-7b, lla
 usage_error '^tamis bench attention: --shape: is missing' bench attention --context 64
 usage_error '^tamis bench attention: --dtype f8: must be one of' bench attention --dtype f8
 usage_error '^tamis bench attention: --page-size 12: must be one of' bench attention --page-size 12
-usage_error '^tamis bench attention: --select newest: .*known are full, window, quest, oracle, random, quest-paper' \
+usage_error '^tamis bench attention: --select newest: .*known are full, window, quest, oracle, random, caller, quest-paper' \
     bench attention --select quest,newest
 usage_error '^tamis run: --select : .*known are full' run --select ''
 usage_error '^tamis bench attention: --json : must not be empty$' "${small[@]}" --json=
@@ -200,6 +200,8 @@ check_run_eviction() {
     usage_error '^tamis run: --evict all: there is no eviction' "${wrong[@]}" --evict all
     usage_error '^tamis run: --evict caller: takes its scores from a program' \
         "${wrong[@]}" --evict caller
+    usage_error '^tamis run: --select caller: takes its lists from a program' \
+        "${wrong[@]}" --select caller
     usage_error '^tamis run: --evict frob: must be one of reindex, ' "${wrong[@]}" --evict h2o+frob
     usage_error '^tamis run: --evict snapkv: has no option rerank$' \
         "${wrong[@]}" --evict snapkv+rerank
