@@ -106,8 +106,20 @@ if(TARGET tamis_cli)
     set_target_properties(tamis_cli PROPERTIES INSTALL_RPATH "\$ORIGIN/${to_libraries}")
     install(TARGETS tamis_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
     install(FILES docs/man/tamis.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
-    install(FILES tools/tamis/completion.bash RENAME tamis COMPONENT tools
+    install(FILES tools/tamis/completion/tamis.bash RENAME tamis COMPONENT tools
             DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions)
+    install(FILES tools/tamis/completion/tamis.fish COMPONENT tools
+            DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/fish/vendor_completions.d)
+    # Debian's zsh reads site-functions in /usr/local/share, but vendor-completions in /usr/share, which is
+    # where packages install: the prefix is known then.
+    install(CODE "
+        set(folder site-functions)
+        if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\")
+            set(folder vendor-completions)
+        endif()
+        file(INSTALL \"${CMAKE_CURRENT_SOURCE_DIR}/tools/tamis/completion/_tamis\"
+             DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATAROOTDIR}/zsh/\${folder}\")
+    " COMPONENT tools)
 endif()
 
 # ---- Licence --------------------------------------------------------------------------------------

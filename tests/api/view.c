@@ -360,8 +360,8 @@ static void every_layout_gives_the_bits_of_a_cache(void **state) {
     for (int l = 0; l < LAYOUTS; l++)
         for (uint32_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
             engine e;
-            const bool lists = kinds[i] == TAMIS_SELECT_QUEST || kinds[i] == TAMIS_SELECT_CALLER;
-            if (on_cuda() && (l == TURNED || !lists)) continue;
+            const bool listed = kinds[i] == TAMIS_SELECT_QUEST || kinds[i] == TAMIS_SELECT_CALLER;
+            if (on_cuda() && (l == TURNED || !listed)) continue;
             open_engine(&e, (kv_layout)l, sizes[l], kinds[i], i == 1 && l == HND ? 50 : 0);
             live(&e);
             if (kinds[i] == TAMIS_SELECT_CALLER && l == TWO) refuse_tokens(&e);

@@ -45,7 +45,7 @@ for package in libtamis2 libtamis-dev tamis; do
     has $package Maintainer .
 done
 [ -z "$(sort "$work"/*.files | uniq -d)" ] || fail "in two packages: $(sort "$work"/*.files | uniq -d)"
-others=$(cat "$work"/*.files | grep -vE '^\./usr/(bin|include|lib|share/(doc|man|bash-completion))/' || true)
+others=$(cat "$work"/*.files | grep -vE '^\./usr/(bin|include|lib|share/(doc|man|bash-completion|fish|zsh))/' || true)
 [ -z "$others" ] || fail "files where none should be: $others"
 
 holds libtamis2 '\./usr/lib/(.*/)?libtamis\.so\.2'
@@ -57,6 +57,8 @@ holds libtamis-dev '\./usr/share/doc/libtamis-dev/examples/decode\.c'
 holds tamis '\./usr/bin/tamis'
 holds tamis '\./usr/share/man/man1/tamis\.1'
 holds tamis '\./usr/share/bash-completion/completions/tamis'
+holds tamis '\./usr/share/zsh/vendor-completions/_tamis'
+holds tamis '\./usr/share/fish/vendor_completions\.d/tamis\.fish'
 has libtamis2 Depends 'libc6 '
 has libtamis2 Recommends 'pocl-opencl-icd \| opencl-icd, libclblast1'
 has libtamis-dev Depends "libtamis2 \(= $version\)"

@@ -49,6 +49,7 @@ bool cli_answer_add(cli_answer *a, const char *piece, size_t bytes) {
     char *text = realloc(a->text, before + bytes + 1);
     if (text == NULL) return false;
     a->text = text;
+    a->tokens++;
     memcpy(text + before, piece, bytes);
     a->bytes += bytes;
     for (size_t end = before + 1; end <= before + bytes && !a->stopped; end++) {

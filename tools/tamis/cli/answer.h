@@ -16,7 +16,7 @@ typedef struct cli_answer {
     FILE *to;               /* NULL: the text is only kept; free() it, or end the answer */
     const cli_texts *stops; /* the answer ends before any of them; NULL: there are none */
     char *text;
-    size_t bytes, printed;
+    size_t bytes, printed, tokens;
     bool stopped; /* one of `stops` has appeared */
 } cli_answer;
 

@@ -112,6 +112,7 @@ static tamis_status answer(cli_session *s, const cli_conversation *how, cli_end 
                            tamis_error *error) {
     cli_answer to = {.to = stdout, .stops = how->stops};
     tamis_status status = cli_session_answer(s, &to, how->most, end, error);
+    if (status == TAMIS_OK) status = cli_record_answer(how->record, &to, *end, error);
     cli_answer_end(&to);
     if (status == TAMIS_OK && *end == CLI_END_CONTEXT)
         fprintf(stderr, "%s: the context of %u tokens is full\n", how->command, s->context);

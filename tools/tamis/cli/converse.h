@@ -4,6 +4,7 @@
 #define CLI_CONVERSE_H
 
 #include "cli/chat.h"
+#include "cli/record.h"
 #include "cli/session.h"
 
 typedef struct cli_conversation {
@@ -15,6 +16,7 @@ typedef struct cli_conversation {
     bool under_selection;
     uint32_t most;          /* tokens of an answer */
     const cli_texts *stops; /* an answer ends before any of them; NULL: there are none */
+    cli_record *record;
 } cli_conversation;
 
 /* Talks until the lines end; E_IO where standard input cannot be read, E_FORMAT where a line never

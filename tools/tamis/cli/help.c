@@ -79,7 +79,7 @@ cli_help cli_option_help(const cli_option *option) {
 /* ---- --help ---------------------------------------------------------------------------------- */
 
 static void print_option(const char *name, const char *value, const char *help) {
-    char head[64];
+    char head[128];
     snprintf(head, sizeof(head), "%s %s", name, value);
     printf("  %-*s ", HELP_COLUMN - 3, head);
     if (strlen(head) > HELP_COLUMN - 3) printf("\n%*s", HELP_COLUMN, "");
@@ -90,10 +90,12 @@ void cli_print_help(const cli_command *command) {
     printf("usage: %s %s\n\n%s\n\noptions:\n", command->name, command->usage, command->summary);
     for (size_t i = 0; i < command->n_options; i++) {
         const cli_option *option = &command->options[i];
-        print_option(option->name, option->value, cli_option_help(option).text);
+        char names[64];
+        const char *letter = cli_short_name(option);
+        snprintf(names, sizeof(names), "%s%s%s", letter != NULL ? letter : "",
+                 letter != NULL ? ", " : "", option->name);
+        print_option(names, option->value, cli_option_help(option).text);
     }
-    print_option("--help", "", "this text");
+    print_option("-h, --help", "", "this text");
     printf("\nexamples:\n%s", command->examples);
 }
-
-/* ---- The man page ---------------------------------------------------------------------------- */

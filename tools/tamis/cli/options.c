@@ -2,7 +2,7 @@
 /* The option parser: finds flags in their table and checks their values. */
 #include "cli/options.h"
 #include "cli/policies.h"
-
+#include "cli/similar.h"
 #include "cli/stdin.h"
 #include "cli/utf8.h"
 
@@ -23,6 +23,13 @@ static bool refuse(const value *v, const char *why) {
     fprintf(stderr, "%s: %s %.*s: %s\n", v->command->name, v->option->name, (int)v->length, v->text,
             why);
     return false;
+}
+
+/* The same of a word, with the one that may have been meant. */
+static bool refuse_word(const value *v, const char *why, const cli_similar *meant) {
+    char text[768];
+    snprintf(text, sizeof(text), "%s%s", why, cli_similar_hint(meant).text);
+    return refuse(v, text);
 }
 
 /* Digits, up to 2^64 - 1; a number below 0 is 0 and *below. */
@@ -68,17 +75,28 @@ static bool parse_seed(const value *v, cli_seed *out) {
 
 /* The index of a word among those that the option takes. */
 static bool parse_word(const value *v, uint32_t *out) {
-    char why[256] = "must be one of";
+    char why[512] = "must be one of";
     const char *word;
+    cli_similar meant = cli_similar_to(v->text, v->length);
     for (uint32_t i = 0; (word = cli_option_word(v->option, i)) != NULL; i++) {
         if (strlen(word) == v->length && memcmp(word, v->text, v->length) == 0) {
             *out = i;
             return true;
         }
+        cli_similar_see(&meant, word);
         size_t used = strlen(why);
         snprintf(why + used, sizeof(why) - used, "%s %s", i > 0 ? "," : "", word);
     }
-    return refuse(v, why);
+    return refuse_word(v, why, &meant);
+}
+
+/* Refuses the name of a selection or an eviction for the reason that the library gives. */
+static bool refuse_name(const value *v, size_t length, const char *why) {
+    const char *word;
+    cli_similar meant = cli_similar_to(v->text, length);
+    for (uint32_t i = 0; (word = cli_option_word(v->option, i)) != NULL; i++)
+        cli_similar_see(&meant, word);
+    return refuse_word(v, why, &meant);
 }
 
 static bool parse_selection(const value *v, uint32_t *out) {
@@ -86,7 +104,8 @@ static bool parse_selection(const value *v, uint32_t *out) {
     tamis_selection selection;
     tamis_error error = {0};
     snprintf(name, sizeof(name), "%.*s", (int)v->length, v->text);
-    if (tamis_selection_parse(name, &selection, &error) != TAMIS_OK) return refuse(v, error.text);
+    if (tamis_selection_parse(name, &selection, &error) != TAMIS_OK)
+        return refuse_name(v, v->length, error.text);
     if (selection.kind == TAMIS_SELECT_CALLER) return refuse(v, "takes its lists from a program");
     for (*out = 0; strcmp(name, cli_selection_name(*out)) != 0;)
         ++*out;
@@ -109,7 +128,8 @@ static bool parse_eviction(const value *v, uint32_t *out) {
     uint32_t options = 0, bit = 0;
     size_t used = word_length(v, 0, '+');
     snprintf(name, sizeof(name), "%.*s", (int)used, v->text);
-    if (tamis_eviction_parse(name, &eviction, &error) != TAMIS_OK) return refuse(v, error.text);
+    if (tamis_eviction_parse(name, &eviction, &error) != TAMIS_OK)
+        return refuse_name(v, used, error.text);
     if (eviction.kind == TAMIS_EVICT_CALLER) return refuse(v, "takes its scores from a program");
     while (used < v->length) {
         const cli_option words = {.name = v->option->name, .kind = CLI_OPTIONS};
@@ -215,13 +235,36 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
     return false;
 }
 
+/* The letters by which programs of this kind are called. */
+static const struct {
+    const char *letter, *name;
+} short_names[] = {{"-m", "--model"}, {"-p", "--prompt"}, {"-n", "--tokens"}};
+
+const char *cli_short_name(const cli_option *option) {
+    for (size_t i = 0; i < sizeof(short_names) / sizeof(short_names[0]); i++)
+        if (strcmp(option->name, short_names[i].name) == 0) return short_names[i].letter;
+    return NULL;
+}
+
+static bool is_word(const char *known, const char *name, size_t length) {
+    return known != NULL && strlen(known) == length && memcmp(known, name, length) == 0;
+}
+
 static const cli_option *find_option(const cli_command *command, const char *name, size_t length) {
     for (size_t i = 0; i < command->n_options; i++) {
-        const char *known = command->options[i].name;
-        if (strlen(known) == length && memcmp(known, name, length) == 0)
-            return &command->options[i];
+        const cli_option *option = &command->options[i];
+        if (is_word(option->name, name, length) || is_word(cli_short_name(option), name, length))
+            return option;
     }
     return NULL;
+}
+
+static void say_unknown(const cli_command *command, const char *word) {
+    cli_similar meant = cli_similar_to(word, strcspn(word, "="));
+    for (size_t i = 0; word[0] == '-' && i < command->n_options; i++)
+        cli_similar_see(&meant, command->options[i].name);
+    fprintf(stderr, "%s: %s: unknown %s%s (see %s --help)\n", command->name, word,
+            word[0] == '-' ? "option" : "argument", cli_similar_hint(&meant).text, command->name);
 }
 
 /* Tells whoever pipes a text in that a command could read it. */
@@ -252,8 +295,7 @@ static int parse_all(const cli_command *command, void *flags, bool *given, int a
         }
         const cli_option *option = find_option(command, argv[i], strcspn(argv[i], "="));
         if (option == NULL) {
-            fprintf(stderr, "%s: %s: unknown %s (see %s --help)\n", command->name, argv[i],
-                    argv[i][0] == '-' ? "option" : "argument", command->name);
+            say_unknown(command, argv[i]);
             return CLI_USAGE;
         }
         const char *text = value_at(option, argc, argv, &i);

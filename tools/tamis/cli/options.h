@@ -133,6 +133,10 @@ static inline bool cli_is_file(const cli_option *option) {
 /* The index-th word that an option takes; NULL after the last one, or where any text is taken. */
 const char *cli_option_word(const cli_option *option, uint32_t index);
 
+/* "-m" for "--model"; NULL where an option has no short name. Options of one name have it in every
+ * command. */
+const char *cli_short_name(const cli_option *option);
+
 /* The complete help of an option, with its words and defaults, and how often it may be given. */
 typedef struct cli_help {
     char text[1024];
@@ -140,8 +144,7 @@ typedef struct cli_help {
 cli_help cli_option_help(const cli_option *option);
 
 void cli_print_help(const cli_command *command);
-/* The man page of the program, as roff; the completion for bash. */
+/* The man page of the program, as roff. */
 void cli_print_manual(void);
-void cli_print_completion(void);
 
 #endif

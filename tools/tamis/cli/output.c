@@ -21,10 +21,13 @@
 
 static const int ending[] = {SIGHUP, SIGINT, SIGTERM};
 static const size_t n_ending = sizeof(ending) / sizeof(ending[0]);
-static const char *volatile unfinished; /* what a signal removes */
+/* What a signal removes. */
+#define OUTPUTS_MAX 2
+static const char *volatile unfinished[OUTPUTS_MAX];
 
 static void remove_and_end(int number) {
-    if (unfinished != NULL) unlink(unfinished);
+    for (int i = 0; i < OUTPUTS_MAX; i++)
+        if (unfinished[i] != NULL) unlink(unfinished[i]);
     signal(number, SIG_DFL);
     raise(number);
 }
@@ -39,9 +42,37 @@ static void catch_signals(bool on) {
     }
 }
 
-static void set_unfinished(const char *path) {
-    unfinished = path;
-    catch_signals(path != NULL);
+/* The first place that holds `path`; NULL: that is free. */
+static int place_of(const char *path) {
+    int i = 0;
+    while (i < OUTPUTS_MAX && unfinished[i] != path)
+        i++;
+    return i;
+}
+
+/* False where as many are unfinished as there can be. */
+static bool add_unfinished(const char *path) {
+    const int place = place_of(NULL);
+    if (place == OUTPUTS_MAX) return false;
+    unfinished[place] = path;
+    catch_signals(true);
+    return true;
+}
+
+static bool any_unfinished(void) {
+    for (int i = 0; i < OUTPUTS_MAX; i++)
+        if (unfinished[i] != NULL) return true;
+    return false;
+}
+
+static void remove_unfinished(const char *path) {
+    const int place = place_of(path);
+    if (place < OUTPUTS_MAX) unfinished[place] = NULL;
+    if (!any_unfinished()) catch_signals(false);
+}
+
+void (*cli_output_ending(void))(int) {
+    return any_unfinished() ? remove_and_end : SIG_DFL;
 }
 
 /* mkstemp, with signals blocked until a handler knows the file and would remove it. */
@@ -50,7 +81,12 @@ static int make_temporary(char *template) {
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
     int handle = mkstemp(template);
-    if (handle >= 0) set_unfinished(template);
+    if (handle >= 0 && !add_unfinished(template)) {
+        close(handle);
+        unlink(template);
+        handle = -1;
+        errno = EMFILE;
+    }
     sigprocmask(SIG_SETMASK, &before, NULL);
     return handle;
 }
@@ -210,7 +246,7 @@ static bool finish(cli_output *output, const char *command, bool written) {
             sync_folder(output->path);
     }
     if (code != 0) return fail(output, command, output->path, code);
-    set_unfinished(NULL);
+    if (output->temporary != NULL) remove_unfinished(output->temporary);
     free(output->temporary);
     output->temporary = NULL;
     cli_output_discard(output);
@@ -234,7 +270,7 @@ void cli_output_discard(cli_output *output) {
     if (output->file != NULL) fclose(output->file);
     if (output->temporary != NULL) {
         unlink(output->temporary);
-        set_unfinished(NULL);
+        remove_unfinished(output->temporary);
     }
     free(output->temporary);
     free(output->path);

@@ -19,7 +19,7 @@ typedef struct cli_output {
 
 /* Opens at once, so that a path that cannot be written fails before work is done. Until the output
  * is committed or discarded, SIGHUP, SIGINT and SIGTERM remove what was written before they end the
- * program; so only one output is open at a time. On failure prints one line and returns false. */
+ * program; at most two are open at a time. On failure prints one line and returns false. */
 bool cli_output_open(cli_output *output, const char *command, const char *path);
 /* Writes `text` with a newline and completes the file. On failure prints one line, removes what was
  * written and returns false. */
@@ -31,6 +31,9 @@ bool cli_output_open_private(cli_output *output, const char *command, const char
 bool cli_output_finish(cli_output *output, const char *command);
 /* Says that writing has failed, with the number of the reason, and gives up. Returns false. */
 bool cli_output_fail(cli_output *output, const char *command, int reason);
+/* What SIGINT does where nobody else catches it: what the first lines say, SIG_DFL where no output is
+ * unfinished. May be called in a handler. */
+void (*cli_output_ending(void))(int);
 /* Gives up what is open; accepts an output that is not, or was committed. */
 void cli_output_discard(cli_output *output);
 

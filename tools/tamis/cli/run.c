@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/converse.h"
 #include "cli/interrupt.h"
+#include "cli/record.h"
 #include "cli/sampling.h"
 #include "cli/saved.h"
 #include "cli/session.h"
@@ -14,6 +15,7 @@
 
 typedef struct run_flags {
     const char *device, *model, *file, *prompt, *prompt_file, *question, *system, *date, *session;
+    const char *json;
     cli_texts stops;
     uint32_t select, score, budget, tokens, dtype, bounds_dtype, page_size, context;
     uint32_t evict, evict_budget, times, ignore_eos, chat, chat_format;
@@ -80,6 +82,9 @@ static const cli_option options[] = {
     CLI_DTYPE_OPTION("--cache-dtype", run_flags, dtype),
     CLI_BOUNDS_DTYPE_OPTION(run_flags, bounds_dtype),
     CLI_PAGE_SIZE_OPTION(run_flags, page_size),
+    {"--json", "FILE",
+     "write answers and figures as JSON, once they are complete; - is standard output", CLI_OUTPUT,
+     offsetof(run_flags, json), 0, 0, NULL},
     CLI_DEVICE_OPTION(run_flags, device),
 };
 
@@ -250,11 +255,13 @@ static tamis_status feed(cli_session *s, const cli_tokens *prompt, const cli_tok
     return status;
 }
 
-static tamis_status answer(cli_session *s, const run_flags *f, tamis_error *error) {
+static tamis_status answer(cli_session *s, const run_flags *f, cli_record *record,
+                           tamis_error *error) {
     cli_answer to = {.to = stdout, .stops = &f->stops};
     cli_end end = CLI_END_TOKEN;
     const uint32_t most = f->tokens != CLI_UNSET ? f->tokens : 64;
     tamis_status status = cli_session_answer(s, &to, most, &end, error);
+    if (status == TAMIS_OK) status = cli_record_answer(record, &to, end, error);
     cli_answer_end(&to);
     if (status == TAMIS_OK && end == CLI_END_CONTEXT)
         fprintf(stderr, "%s: the context of %u tokens is full\n", cli_run_command.name, s->context);
@@ -262,7 +269,7 @@ static tamis_status answer(cli_session *s, const run_flags *f, tamis_error *erro
 }
 
 static tamis_status answer_prompt(cli_session *s, const run_flags *f, const char *prompt,
-                                  size_t bytes, tamis_error *error) {
+                                  size_t bytes, cli_record *record, tamis_error *error) {
     cli_tokens text = {0}, question = {0};
     const tamis_vocab *vocab = tamis_model_vocab(s->model);
     const uint32_t bos = s->length == 0 ? TAMIS_ENCODE_ADD_BOS : 0;
@@ -271,7 +278,7 @@ static tamis_status answer_prompt(cli_session *s, const run_flags *f, const char
         status = cli_tokenize(vocab, f->question, strlen(f->question), 0, &question, error);
     cli_interrupt_catch();
     if (status == TAMIS_OK) status = feed(s, &text, &question, error);
-    if (status == TAMIS_OK) status = answer(s, f, error);
+    if (status == TAMIS_OK) status = answer(s, f, record, error);
     cli_interrupt_release();
     free(text.ids);
     free(question.ids);
@@ -294,14 +301,14 @@ static tamis_status read_chunks(cli_session *s, cli_chunks *chunks, const cli_to
 }
 
 static tamis_status answer_chunks(cli_session *s, const run_flags *f, cli_chunks *chunks,
-                                  tamis_error *error) {
+                                  cli_record *record, tamis_error *error) {
     cli_tokens question = {0};
     tamis_status status = TAMIS_OK;
     if (f->question != NULL)
         status = cli_tokenize(tamis_model_vocab(s->model), f->question, strlen(f->question), 0,
                               &question, error);
     if (status == TAMIS_OK) status = read_chunks(s, chunks, &question, error);
-    if (status == TAMIS_OK) status = answer(s, f, error);
+    if (status == TAMIS_OK) status = answer(s, f, record, error);
     cli_interrupt_release();
     free(question.ids);
     return status;
@@ -345,7 +352,7 @@ static tamis_status check_format(const cli_saved *saved, const cli_chat *chat, t
 }
 
 static tamis_status converse(cli_session *s, const run_flags *f, const char *text, size_t bytes,
-                             cli_saved *saved, bool under_selection, int *code,
+                             cli_saved *saved, bool under_selection, cli_record *record, int *code,
                              tamis_error *error) {
     cli_chat chat;
     const cli_conversation how = {.command = cli_run_command.name,
@@ -353,7 +360,8 @@ static tamis_status converse(cli_session *s, const run_flags *f, const char *tex
                                   .bytes = bytes,
                                   .under_selection = under_selection,
                                   .most = f->tokens != CLI_UNSET ? f->tokens : 1024,
-                                  .stops = &f->stops};
+                                  .stops = &f->stops,
+                                  .record = record};
     const char *name = f->chat_format != CLI_UNSET ? cli_chat_names[f->chat_format] : NULL;
     tamis_status status =
         cli_chat_open(tamis_model_vocab(s->model), name, f->system, f->date, &chat, error);
@@ -430,8 +438,8 @@ static void report(const run_flags *f, const cli_session *s, const cli_session_p
 }
 
 /* Opens everything, reads and answers, prints the figures, and keeps the session. */
-static tamis_status run(const run_flags *f, cli_session_params *params, cli_session *s, int *code,
-                        tamis_error *error) {
+static tamis_status run(const run_flags *f, cli_session_params *params, cli_session *s,
+                        cli_record *record, int *code, tamis_error *error) {
     const bool evicts = params->plan.eviction.kind != TAMIS_EVICT_NONE;
     const bool sparse = evicts || params->plan.selection.kind != TAMIS_SELECT_FULL;
     cli_saved saved = {.path = f->session};
@@ -442,8 +450,8 @@ static tamis_status run(const run_flags *f, cli_session_params *params, cli_sess
     if (status == TAMIS_OK) status = restore(f, &saved, s, bytes, error);
     cli_stdin_hint();
     if (status == TAMIS_OK)
-        status = f->chat ? converse(s, f, text, bytes, &saved, sparse, code, error)
-                         : answer_prompt(s, f, text, bytes, error);
+        status = f->chat ? converse(s, f, text, bytes, &saved, sparse, record, code, error)
+                         : answer_prompt(s, f, text, bytes, record, error);
     if (status == TAMIS_OK) report(f, s, params);
     if (status == TAMIS_OK && f->session != NULL &&
         !cli_saved_write(&saved, s, cli_run_command.name))
@@ -454,7 +462,8 @@ static tamis_status run(const run_flags *f, cli_session_params *params, cli_sess
 
 /* The same with stored chunks before the prompt; those that were missing are stored behind it. */
 static tamis_status run_chunks(const run_flags *f, cli_session_params *params,
-                               const cli_chunks_params *how, cli_session *s, tamis_error *error) {
+                               const cli_chunks_params *how, cli_session *s, cli_record *record,
+                               tamis_error *error) {
     cli_chunks *chunks = NULL;
     char *text = NULL;
     size_t bytes = 0, from = 0;
@@ -467,7 +476,7 @@ static tamis_status run_chunks(const run_flags *f, cli_session_params *params,
                              : cli_chunks_open(&f->chunks, how, s, text, from, text + from,
                                                bytes - from, &params->plan, &chunks, error);
     if (status == TAMIS_OK) status = cli_session_start(s, params, error);
-    if (status == TAMIS_OK) status = answer_chunks(s, f, chunks, error);
+    if (status == TAMIS_OK) status = answer_chunks(s, f, chunks, record, error);
     if (status == TAMIS_OK) {
         report(f, s, params);
         cli_chunks_report(chunks, f->times != 0);
@@ -500,8 +509,13 @@ static int run_command(int argc, char *const *argv) {
     if (!choose_params(&f, &params, &chunks)) return CLI_USAGE;
     code = CLI_OK;
     cli_session s = {.goes_on = f.ignore_eos != 0};
-    tamis_status status = chunks.used ? run_chunks(&f, &params, &chunks, &s, &error)
-                                      : run(&f, &params, &s, &code, &error);
+    cli_record record;
+    if (!cli_record_open(&record, cli_run_command.name, f.json)) return CLI_FAILED;
+    tamis_status status = chunks.used ? run_chunks(&f, &params, &chunks, &s, &record, &error)
+                                      : run(&f, &params, &s, &record, &code, &error);
+    if (status == TAMIS_OK && !cli_record_write(&record, cli_run_command.name, &s, &params))
+        code = CLI_FAILED;
+    cli_record_discard(&record);
     cli_session_close(&s);
     if (status != TAMIS_OK) return cli_fail(cli_run_command.name, "%s", error.text);
     return !f.chat && cli_interrupted() ? CLI_INTERRUPTED : code;

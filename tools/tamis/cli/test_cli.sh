@@ -7,6 +7,17 @@
 # Help and version.
 : >"$work/err"
 succeeds '^tamis [0-9]+\.[0-9]+\.[0-9]+$' --version
+succeeds '^tamis [0-9]+\.[0-9]+\.[0-9]+$' version
+for words in '' run bench 'bench decode'; do
+    # shellcheck disable=SC2086 # words
+    "$tamis" $words --help >"$work/wanted"
+    # shellcheck disable=SC2086
+    "$tamis" help $words | cmp - "$work/wanted" || fail "tamis help $words"
+done
+usage_error '^tamis: frob: unknown command' help frob
+usage_error '^tamis: c: stands behind help, which takes the name of one command$' help a b c
+usage_error '^tamis: --completion csh: must be one of bash, zsh, fish$' --completion csh
+succeeds '^  -m, --model FILE' run --help
 succeeds 'commands:' --help
 succeeds 'examples:' devices --help
 succeeds 'examples:' run --help
@@ -27,8 +38,11 @@ root=$(cd "$data/../.." && pwd)
 if "$tamis" store --help >"$work/out" 2>&1; then
     "$tamis" --man | cmp - "$root/docs/man/tamis.1" ||
         fail 'the man page is not current: tamis --man >docs/man/tamis.1'
-    "$tamis" --completion | cmp - "$root/tools/tamis/completion.bash" ||
-        fail 'the completion is not current: tamis --completion >tools/tamis/completion.bash'
+    for file in bash:tamis.bash zsh:_tamis fish:tamis.fish; do
+        "$tamis" --completion "${file%:*}" | cmp - "$root/tools/tamis/completion/${file#*:}" ||
+            fail "the completion is not current: tamis --completion ${file%:*} >tools/tamis/completion/${file#*:}"
+    done
+    "$tamis" --completion | cmp - "$root/tools/tamis/completion/tamis.bash" || fail 'completion without a shell'
 fi
 
 # The command line is a client: it includes public headers and its own.
@@ -47,7 +61,7 @@ completes() {
 }
 
 # shellcheck source=/dev/null
-. "$root/tools/tamis/completion.bash"
+. "$root/tools/tamis/completion/tamis.bash"
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
@@ -61,9 +75,47 @@ completes '' tamis bench decode --context 3
 completes '--cache-dtype' tamis run --select quest --ca
 completes '--chat-format' tamis run --chat --chat
 completes '--stop' tamis run --stop x --stop
+completes 'full' tamis run -m x --select fu
+completes 'help' tamis he
+completes 'bench' tamis help be
+completes 'decode' tamis help bench de
+
+# The same of fish and zsh, where they are installed.
+if command -v fish >/dev/null; then
+    # fish_completes WANTED LINE
+    fish_completes() {
+        local got
+        got=$(HOME=$work fish --no-config -c \
+            "source $root/tools/tamis/completion/tamis.fish; complete -C '$2'" 2>"$work/err" |
+            cut -f 1 | sort | tr '\n' ' ')
+        [ "$got" = "$1" ] || fail "fish, completing $2: $got, not $1"
+    }
+    fish_completes 'compare ' 'tamis com'
+    fish_completes 'arrivals attention ' 'tamis bench a'
+    fish_completes 'bench ' 'tamis help be'
+    fish_completes 'decode ' 'tamis help bench de'
+    fish_completes '--cache-dtype ' 'tamis run -m x --cache-'
+    fish_completes 'quest quest-paper ' 'tamis run --select q'
+    fish_completes 'quest,quest quest,quest-paper ' 'tamis eval recall --select quest,q'
+    fish_completes '' 'tamis eval recall --tokens '
+fi
+if command -v zsh >/dev/null; then
+    TAMIS_COMPLETION=$root/tools/tamis/completion "$python" "$(dirname "$0")/test_zsh.py" 2>"$work/err" ||
+        fail 'completion by zsh'
+fi
 
 # Wrong command lines.
-usage_error '^tamis: frob: unknown command' frob
+usage_error '^tamis: frob: unknown command \(see' frob
+usage_error '^tamis: rnu: unknown command; did you mean run\? \(see tamis --help\)$' rnu
+usage_error '^tamis: benhc: unknown command; did you mean bench\?' benhc
+usage_error '^tamis bench: decod: .*, ttft; did you mean decode\?$' bench decod
+usage_error '^tamis run: --modle=x: unknown option; did you mean --model\? \(see' run --modle=x
+usage_error '^tamis run: --evict-bugdet: unknown option; did you mean --evict-budget\?' run --evict-bugdet 3
+usage_error '^tamis run: --evict h20: .*; did you mean h2o\?$' run --evict h20
+usage_error '^tamis run: --select qeust: .*; did you mean quest\?$' run --select qeust
+usage_error '^tamis run: --evict reindx: must be one of reindex, .*; did you mean reindex\?$' \
+    run --evict snapkv+reindx
+usage_error '^tamis bench linear: --type q4_k: must be one of .*; did you mean Q4_K\?$' bench linear --type q4_k
 usage_error '^tamis bench: frob: unknown benchmark, must be one of arrivals, attention, decode, layers, linear, model, portability, throughput' \
     bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
@@ -534,7 +586,7 @@ check_passkey() {
     usage_error '^tamis eval passkey: --keys 0: must be from 1 to ' "${wrong[@]}" --keys 0
     usage_error '^tamis eval passkey: --length 87: 2 keys need at least 88$' \
         "${wrong[@]}" --keys 2 --length 1000,87
-    usage_error '^tamis eval passkey: --score median: must be one of minmax, meanstd, mean$' \
+    usage_error '^tamis eval passkey: --score median: must be one of minmax, meanstd, mean; did you mean mean\?$' \
         "${wrong[@]}" --score mean,median
     usage_error '^tamis eval passkey: --width 0: must be above 0$' "${wide[@]}" --width 0
     usage_error '^tamis eval passkey: --width -1: must be above 0$' "${wide[@]}" --width=-1

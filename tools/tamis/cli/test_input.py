@@ -43,9 +43,9 @@ def commands():
     names = re.findall(r'^\.B tamis (.*)$', call('--man')[1].decode(), re.M)
     for name in dict.fromkeys(names):
         text = call(*name.split(), '--help')[1].decode()
-        options = re.split(r'\n  (?=--)', text[text.index('\noptions:'):text.index('\nexamples:')])
-        yield name, [re.match(r'(--[a-z-]+) ?([A-Z]\S*)?\s+(.*)', option, re.S).groups()
-                     for option in options[1:] if not option.startswith('--help')]
+        options = re.split(r'\n  (?=-)', text[text.index('\noptions:'):text.index('\nexamples:')])
+        yield name, [re.match(r'(?:-[a-z], )?(--[a-z-]+) ?([A-Z]\S*)?\s+(.*)', option, re.S).groups()
+                     for option in options[1:] if not option.startswith('-h, --help')]
 
 
 def value_of(name, option, form, text):
@@ -94,8 +94,16 @@ def test_stops(_):
 def test_nothing_is_dropped(_):
     refused('--prompt, --prompt-file: give exactly one', *RUN, '--prompt', 'x', '--prompt-file',
             'x')
-    for flag in '--version', '--man', '--completion':
+    for flag in '--version', 'version', '--man':
         refused('^tamis: extra: stands behind %s' % flag, flag, 'extra')
+    refused('^tamis: extra: stands behind --completion', '--completion', 'zsh', 'extra')
+
+
+def test_short_names(_):
+    wanted = call('run', '--model', model, '--device', 'reference', '--prompt', PROMPT, '--tokens', '3')[1]
+    answers(wanted, 'run', '-m', model, '--device', 'reference', '-p', PROMPT, '-n', '3')
+    refused('^tamis run: --model: is given twice', *RUN, '-m', model)
+    refused('^tamis run: --prompt : must not be empty', *RUN, '-p', '')
 
 
 def test_standard_input(folder):

@@ -26,6 +26,39 @@ json_of() {
     is_json "$tool" "$work/out.json" "$tool"
 }
 
+# The tokens of a text, and the answers of a run.
+check_run() {
+    local run=(run -m "$data/needle.gguf" --device reference -p 'The red pass key is 71045. abc. The red pass key is ')
+    json_of 'tamis tokenize' tokenize -m "$data/needle.gguf" --text $'a\xc3\xa4'
+    json "assert [row['token'] for row in rows] == [97, 195, 164], rows
+assert [row['bytes'] for row in rows] == [[97], [195], [164]], rows
+assert [row['text'] for row in rows] == ['a', '\ufffd', '\ufffd'], rows"
+    json_of 'tamis run' "${run[@]}" -n 5
+    json "assert rows == [{'answer': '71045', 'tokens': 5, 'ended_by': 'tokens'}], rows
+assert (root['select'], root['evict'], root['decode_tokens']) == ('full', 'none', 4), root
+assert root['kv_bytes_read'] == root['kv_bytes_full'] > 0, root"
+    json_of 'tamis run' "${run[@]}" --stop 111 --evict streaming --evict-budget 32
+    json "assert rows[0]['answer'] == '7' and rows[0]['ended_by'] == 'stop', rows
+assert root['evict'] == 'streaming' and root['bytes_returned'] > 0, root"
+    "$tamis" "${run[@]}" -n 5 --json - >"$work/out.json" 2>"$work/err"
+    is_json 'to standard output' "$work/out.json" 'tamis run'
+    grep -qx 71045 "$work/err" || fail 'run --json -: no answer on stderr'
+    rm -f "$work/out.json" "$work/kept"
+    printf 'one\ntwo\n' >"$work/lines"
+    "$python" "$keys" "$data/needle.gguf" "$work/chat.gguf" tokenizer.ggml.bos_token_id=1 \
+        tokenizer.ggml.eos_token_id=2 "tokenizer.chat_template=$inst_template"
+    expect 0 '' run -m "$work/chat.gguf" --device reference --chat -n 3 --ignore-eos \
+        --session "$work/kept" --json "$work/out.json" <"$work/lines"
+    is_json 'a conversation' "$work/out.json" 'tamis run'
+    json "assert len(rows) == 2 and all(row['tokens'] == 3 for row in rows), rows"
+    [ -s "$work/kept" ] || fail 'run --json --session: no session'
+    rm -f "$work/out.json"
+    expect 1 'cannot be written: No such file' "${run[@]}" --json "$work/nothing/out.json"
+    [ ! -s "$work/out" ] || fail 'run: has answered before it knew where to write'
+    expect 1 '' run -m "$work/nothing" -p x --json "$work/out.json"
+    [ -z "$(ls "$work" | grep out.json)" ] || fail "run: left $(ls "$work" | grep out.json)"
+}
+
 check_shape() {
     local word commit
     json_of 'tamis devices' devices
@@ -159,6 +192,7 @@ check_signals() {
     done
 }
 
+check_run
 check_shape
 check_failures
 check_stdout

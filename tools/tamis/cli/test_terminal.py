@@ -171,6 +171,20 @@ def test_second_interrupt(folder):
     assert (status, out) == (-signal.SIGINT, b''), (status, out, run.err)
 
 
+def test_second_interrupt_leaves_no_file(folder):
+    run = Run('--file', long_text(folder, 6000), '--tokens', '5', '--json',
+              os.path.join(folder, 'out.json'))
+    run.wait_for(rb'512 of')
+    time.sleep(0.05)
+    assert any('out.json' in name for name in os.listdir(folder))
+    run.interrupt()
+    run.interrupt()
+    status, _ = run.end()
+    assert status in (-signal.SIGINT, 130), status
+    left = [name for name in os.listdir(folder) if 'out.json' in name]
+    assert left == (['out.json'] if status == 130 else []), (left, status)
+
+
 def test_chat(folder):
     """A prompt for each line; Ctrl-C ends one answer, and at the prompt the program."""
     chat = chat_model(folder)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tamis tokenize`: the tokens that a model's vocabulary makes of a text. */
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/text.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include <tamis/vocab.h>
 
 typedef struct tokenize_flags {
-    const char *model, *text, *file;
+    const char *model, *text, *file, *json;
     uint32_t special, bare;
 } tokenize_flags;
 
@@ -21,6 +22,8 @@ static const cli_option options[] = {
      offsetof(tokenize_flags, special), 0, 0, NULL},
     {"--bare", "", "without the tokens that the file wants around every text", CLI_FLAG,
      offsetof(tokenize_flags, bare), 0, 0, NULL},
+    {"--json", "FILE", "write the tokens as JSON; - is standard output", CLI_OUTPUT,
+     offsetof(tokenize_flags, json), 0, 0, NULL},
 };
 
 static int run(int argc, char *const *argv);
@@ -28,7 +31,7 @@ static int run(int argc, char *const *argv);
 const cli_command cli_tokenize_command = {
     "tamis tokenize",
     "show the tokens of a text",
-    "--model FILE (--text TEXT | --file FILE) [--special] [--bare]",
+    "--model FILE (--text TEXT | --file FILE) [--special] [--bare] [--json FILE]",
     "Cuts a text as the vocabulary of a GGUF file does, which needs no device and no weights that\n"
     "can be run. A line for each token has its number and its bytes; the last line counts them.",
     "  tamis tokenize --model model.gguf --text 'Once upon a time'\n"
@@ -52,6 +55,21 @@ static void print_piece(const char *piece, size_t bytes) {
     }
 }
 
+/* Its number, its bytes, and the text of these; U+FFFD stands there for what is no UTF-8, as where a
+ * token is a part of a character. */
+static bool add_json_row(cJSON *rows, const tamis_vocab *vocab, int32_t token) {
+    size_t length = 0;
+    const char *piece = tamis_vocab_token_text(vocab, token, &length);
+    cJSON *row = cli_json_row(rows), *bytes = cJSON_AddArrayToObject(row, "bytes");
+    bool made = cJSON_AddNumberToObject(row, "token", token) != NULL && bytes != NULL;
+    for (size_t i = 0; made && i < length; i++)
+        made = cJSON_AddItemToArray(bytes, cJSON_CreateNumber((unsigned char)piece[i]));
+    char *text = made ? strndup(piece, length) : NULL;
+    made = text != NULL && cJSON_AddStringToObject(row, "text", text) != NULL;
+    free(text);
+    return made;
+}
+
 static void print_tokens(const tamis_vocab *vocab, const cli_tokens *tokens, size_t bytes) {
     for (size_t i = 0; i < tokens->count; i++) {
         size_t length = 0;
@@ -63,7 +81,28 @@ static void print_tokens(const tamis_vocab *vocab, const cli_tokens *tokens, siz
     printf("%zu tokens of %zu bytes\n", tokens->count, bytes);
 }
 
-static tamis_status tokenize(const tokenize_flags *f, tamis_error *error) {
+static cJSON *json_rows(const tamis_vocab *vocab, const cli_tokens *tokens) {
+    cJSON *rows = cJSON_CreateArray();
+    bool made = rows != NULL;
+    for (size_t i = 0; made && i < tokens->count; i++)
+        made = add_json_row(rows, vocab, tokens->ids[i]);
+    if (made) return rows;
+    cJSON_Delete(rows);
+    return NULL;
+}
+
+static bool write_json(const tokenize_flags *f, const tamis_vocab *vocab, const cli_tokens *tokens,
+                       cli_output *output) {
+    const char *name = cli_tokenize_command.name;
+    cJSON *root = cli_json_begin(name, NULL);
+    if (cJSON_AddStringToObject(root, "model", f->model) != NULL)
+        return cli_json_write(root, json_rows(vocab, tokens), output, name);
+    cJSON_Delete(root);
+    return cli_fail(name, "out of host memory") == CLI_OK;
+}
+
+static tamis_status tokenize(const tokenize_flags *f, cli_output *output, int *code,
+                             tamis_error *error) {
     tamis_vocab *vocab = NULL;
     cli_tokens tokens = {0};
     char *content = NULL;
@@ -78,6 +117,8 @@ static tamis_status tokenize(const tokenize_flags *f, tamis_error *error) {
         status =
             cli_tokenize(vocab, f->text != NULL ? f->text : content, bytes, flags, &tokens, error);
     if (status == TAMIS_OK) print_tokens(vocab, &tokens, bytes);
+    if (status == TAMIS_OK && f->json != NULL && !write_json(f, vocab, &tokens, output))
+        *code = CLI_FAILED;
     free(tokens.ids);
     free(content);
     tamis_vocab_destroy(&vocab);
@@ -98,5 +139,10 @@ static int run(int argc, char *const *argv) {
         cli_fail(name, "--text, --file: give exactly one of them");
         return CLI_USAGE;
     }
-    return tokenize(&f, &error) == TAMIS_OK ? CLI_OK : cli_fail(name, "%s", error.text);
+    cli_output output = {0};
+    if (f.json != NULL && !cli_output_open(&output, name, f.json)) return CLI_FAILED;
+    code = CLI_OK;
+    if (tokenize(&f, &output, &code, &error) != TAMIS_OK) code = cli_fail(name, "%s", error.text);
+    cli_output_discard(&output);
+    return code;
 }

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# bash completion for tamis. Made by tamis --completion from the tables of the commands; not to be edited.
+# bash completion for tamis. Made by tamis --completion bash from the tables of the commands; not to be edited.
 _tamis() {
+    if [ "$COMP_CWORD" -gt 1 ] && [ "${COMP_WORDS[1]}" = help ]; then
+        COMP_WORDS=(tamis "${COMP_WORDS[@]:2}")
+        COMP_CWORD=$((COMP_CWORD - 1))
+    fi
     local now=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD - 1]}
     local name=${COMP_WORDS[1]-} words='' files='' head='' known=1
     local again='' offered='' word
@@ -11,9 +15,9 @@ _tamis() {
     case "$name $last" in
     'devices --device') ;;
     'devices --json') files=1 ;;
-    'run --model') files=1 ;;
+    'run --model' | 'run -m') files=1 ;;
     'run --file') files=1 ;;
-    'run --prompt') ;;
+    'run --prompt' | 'run -p') ;;
     'run --prompt-file') files=1 ;;
     'run --chunks') files=1 ;;
     'run --chunk-tokens') ;;
@@ -48,7 +52,7 @@ _tamis() {
     'run --evict-every') ;;
     'run --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'run --times') words='off on' ;;
-    'run --tokens') ;;
+    'run --tokens' | 'run -n') ;;
     'run --session') files=1 ;;
     'run --system') ;;
     'run --chat-format') words='chatml llama2 llama3 mistral gemma phi3 glm4 deepseek deepseek-r1 granite' ;;
@@ -63,14 +67,15 @@ _tamis() {
     'run --cache-dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'run --bounds-dtype') words='cache q8' ;;
     'run --page-size') words='8 16 32 64' ;;
+    'run --json') files=1 ;;
     'run --device') ;;
-    'compare --model') files=1 ;;
+    'compare --model' | 'compare -m') files=1 ;;
     'compare --file') files=1 ;;
     'compare --question') ;;
     'compare --system') ;;
     'compare --chat-format') words='chatml llama2 llama3 mistral gemma phi3 glm4 deepseek deepseek-r1 granite' ;;
     'compare --date') ;;
-    'compare --tokens') ;;
+    'compare --tokens' | 'compare -n') ;;
     'compare --rounds') ;;
     'compare --select') words='full window quest oracle random quest-paper' ;;
     'compare --score') words='minmax meanstd mean' ;;
@@ -97,9 +102,10 @@ _tamis() {
     'compare --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'compare --json') files=1 ;;
     'compare --device') ;;
-    'tokenize --model') files=1 ;;
+    'tokenize --model' | 'tokenize -m') files=1 ;;
     'tokenize --text') ;;
     'tokenize --file') files=1 ;;
+    'tokenize --json') files=1 ;;
     'tune --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m smollm2-135m' ;;
     'tune --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'tune --context') ;;
@@ -107,11 +113,11 @@ _tamis() {
     'tune --rounds') ;;
     'tune --json') files=1 ;;
     'tune --device') ;;
-    'bench arrivals --model') files=1 ;;
+    'bench arrivals --model' | 'bench arrivals -m') files=1 ;;
     'bench arrivals --rate') ;;
     'bench arrivals --requests') ;;
     'bench arrivals --context') ;;
-    'bench arrivals --tokens') ;;
+    'bench arrivals --tokens' | 'bench arrivals -n') ;;
     'bench arrivals --rows') ;;
     'bench arrivals --running') ;;
     'bench arrivals --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
@@ -179,7 +185,7 @@ _tamis() {
     'bench linear --probe') ;;
     'bench linear --json') files=1 ;;
     'bench linear --device') ;;
-    'bench model --model') files=1 ;;
+    'bench model --model' | 'bench model -m') files=1 ;;
     'bench model --context') ;;
     'bench model --select') words='full window quest oracle random quest-paper' ;;
     'bench model --budget') ;;
@@ -202,7 +208,7 @@ _tamis() {
     'bench portability --probe') ;;
     'bench portability --device') ;;
     'bench portability --json') files=1 ;;
-    'bench throughput --model') files=1 ;;
+    'bench throughput --model' | 'bench throughput -m') files=1 ;;
     'bench throughput --context') ;;
     'bench throughput --memory') ;;
     'bench throughput --sequences') ;;
@@ -219,14 +225,14 @@ _tamis() {
     'bench throughput --evict-beta') ;;
     'bench throughput --evict-every') ;;
     'bench throughput --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
-    'bench throughput --tokens') ;;
+    'bench throughput --tokens' | 'bench throughput -n') ;;
     'bench throughput --repeat') ;;
     'bench throughput --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'bench throughput --page-size') words='8 16 32 64' ;;
     'bench throughput --probe') ;;
     'bench throughput --json') files=1 ;;
     'bench throughput --device') ;;
-    'bench ttft --model') files=1 ;;
+    'bench ttft --model' | 'bench ttft -m') files=1 ;;
     'bench ttft --chunks') ;;
     'bench ttft --chunk-tokens') ;;
     'bench ttft --suffix') ;;
@@ -247,7 +253,7 @@ _tamis() {
     'bench ttft --page-size') words='8 16 32 64' ;;
     'bench ttft --json') files=1 ;;
     'bench ttft --device') ;;
-    'eval passkey --model') files=1 ;;
+    'eval passkey --model' | 'eval passkey -m') files=1 ;;
     'eval passkey --text') files=1 ;;
     'eval passkey --length') ;;
     'eval passkey --texts') ;;
@@ -278,10 +284,10 @@ _tamis() {
     'eval passkey --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval passkey --json') files=1 ;;
     'eval passkey --device') ;;
-    'eval recall --model') files=1 ;;
+    'eval recall --model' | 'eval recall -m') files=1 ;;
     'eval recall --text') files=1 ;;
     'eval recall --length') ;;
-    'eval recall --tokens') ;;
+    'eval recall --tokens' | 'eval recall -n') ;;
     'eval recall --texts') ;;
     'eval recall --top') ;;
     'eval recall --select') words='full window quest oracle random quest-paper' ;;
@@ -298,10 +304,10 @@ _tamis() {
     'eval recall --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval recall --json') files=1 ;;
     'eval recall --device') ;;
-    'eval perplexity --model') files=1 ;;
+    'eval perplexity --model' | 'eval perplexity -m') files=1 ;;
     'eval perplexity --text') files=1 ;;
     'eval perplexity --length') ;;
-    'eval perplexity --tokens') ;;
+    'eval perplexity --tokens' | 'eval perplexity -n') ;;
     'eval perplexity --texts') ;;
     'eval perplexity --select') words='full window quest oracle random quest-paper' ;;
     'eval perplexity --score') words='minmax meanstd mean' ;;
@@ -330,7 +336,7 @@ _tamis() {
     'eval perplexity --kl-dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval perplexity --json') files=1 ;;
     'eval perplexity --device') ;;
-    'eval eviction --model') files=1 ;;
+    'eval eviction --model' | 'eval eviction -m') files=1 ;;
     'eval eviction --text') files=1 ;;
     'eval eviction --length') ;;
     'eval eviction --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv knorm' ;;
@@ -353,7 +359,7 @@ _tamis() {
     'eval eviction --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval eviction --json') files=1 ;;
     'eval eviction --device') ;;
-    'eval ruler --model') files=1 ;;
+    'eval ruler --model' | 'eval ruler -m') files=1 ;;
     'eval ruler --task') words='niah-single niah-multikey niah-multivalue niah-multiquery vt cwe fwe' ;;
     'eval ruler --length') ;;
     'eval ruler --texts') ;;
@@ -384,7 +390,7 @@ _tamis() {
     'eval ruler --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval ruler --json') files=1 ;;
     'eval ruler --device') ;;
-    'eval blend --model') files=1 ;;
+    'eval blend --model' | 'eval blend -m') files=1 ;;
     'eval blend --text') files=1 ;;
     'eval blend --chunks') ;;
     'eval blend --chunk-tokens') ;;
@@ -403,7 +409,7 @@ _tamis() {
     'eval blend --page-size') words='8 16 32 64' ;;
     'eval blend --json') files=1 ;;
     'eval blend --device') ;;
-    'blend trial --model') files=1 ;;
+    'blend trial --model' | 'blend trial -m') files=1 ;;
     'blend trial --text') files=1 ;;
     'blend trial --prompts') ;;
     'blend trial --chunks') ;;
@@ -426,7 +432,7 @@ _tamis() {
     'blend trial --device') ;;
     'blend list --trials') files=1 ;;
     'blend list --json') files=1 ;;
-    'store put --model') files=1 ;;
+    'store put --model' | 'store put -m') files=1 ;;
     'store put --store') files=1 ;;
     'store put --redis') ;;
     'store put --prefix') ;;
@@ -454,22 +460,22 @@ _tamis() {
     'store gc --prefix') ;;
     'store gc --database') ;;
     'store gc --bytes') ;;
-    'store gc --model') files=1 ;;
+    'store gc --model' | 'store gc -m') files=1 ;;
     'store gc --json') files=1 ;;
     'store gc --device') ;;
     *) known='' ;;
     esac
     [ -n "$known" ] || case $name in
-    '') words='devices models run compare tokenize tune bench eval blend store --help --version' ;;
+    '') words='devices models run compare tokenize tune bench eval blend store help version --help --version' ;;
     bench) words='arrivals attention decode layers linear model portability throughput ttft --help' ;;
     eval) words='passkey recall perplexity eviction ruler blend --help' ;;
     blend) words='trial list --help' ;;
     store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
     'models') words='--markdown --help' ;;
-    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --trials --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --session --chat --system --chat-format --date --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --device --help' again='--chunks --stop' ;;
+    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --trials --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --session --chat --system --chat-format --date --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --json --device --help' again='--chunks --stop' ;;
     'compare') words='--model --file --question --system --chat-format --date --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' again='--question' ;;
-    'tokenize') words='--model --text --file --special --bare --help' ;;
+    'tokenize') words='--model --text --file --special --bare --json --help' ;;
     'tune') words='--shape --dtype --context --budget --rounds --dry-run --json --device --help' ;;
     'bench arrivals') words='--model --rate --requests --context --tokens --rows --running --dtype --page-size --json --device --help' ;;
     'bench attention') words='--shape --context --budget --dtype --bounds-dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
