@@ -110,7 +110,7 @@ case ,$measure, in
         say "key $((i + 1)) of $texts"
         theirs answers --answer 8 "$out/$i.ids" >"$out/$i.answers"
         "$tamis" run --model "$model" --prompt-file "$out/$i.txt" --tokens 8 --ignore-eos \
-            --context $((2 * context)) --select quest --budget "$budget" --device "$device" \
+            --select quest --budget "$budget" --device "$device" \
             >"$out/$i.tamis" 2>"$work/log" </dev/null || {
             cat "$work/log"
             fail 'tamis run failed'
