@@ -321,14 +321,17 @@ static void measure(const settings *of, text *prompt) {
 
 /* ---- 3. Answers ------------------------------------------------------------------------------- */
 
+/* The first token follows from the prompt, which llama.cpp reads itself; the others from the answer. */
 static void print_answer(const char *by, const char *path, struct llama_context *context,
                          llama_token token, uint32_t n) {
     const struct llama_vocab *vocab = llama_model_get_vocab(model);
     printf("answer\t%s\t%s\t", by, path);
     for (uint32_t t = 0; t < n; t++) {
         char piece[256];
-        decode(context, &token, 1);
-        token = best_of(context);
+        if (t > 0) {
+            decode(context, &token, 1);
+            token = best_of(context);
+        }
         const int32_t bytes = llama_token_to_piece(vocab, token, piece, sizeof piece, 0, false);
         for (int32_t i = 0; i < bytes; i++)
             putchar(piece[i] == '\n' || piece[i] == '\t' ? ' ' : piece[i]);
@@ -338,14 +341,14 @@ static void print_answer(const char *by, const char *path, struct llama_context 
 }
 
 static void answer(const settings *of, const char *path, text *prompt) {
-    const llama_token last = prompt->tokens[prompt->n - 1];
     struct llama_context *plain = new_context(of, prompt->n + of->answer, true, NULL);
-    decode(plain, prompt->tokens, prompt->n - 1);
+    decode(plain, prompt->tokens, prompt->n);
+    const llama_token first = best_of(plain);
     attention_use(of->device, of->budget);
     struct llama_context *quest = new_context(of, prompt->n + of->answer, true, NULL);
     copy_sequence(plain, quest);
-    print_answer("llama.cpp", path, plain, last, of->answer);
-    print_answer("quest", path, quest, last, of->answer);
+    print_answer("llama.cpp", path, plain, first, of->answer);
+    print_answer("quest", path, quest, first, of->answer);
     attention_release();
     llama_free(quest);
     llama_free(plain);

@@ -346,21 +346,21 @@ check_matrix() {
     usage_error '^tamis devices: --matrix yes: takes no value$' devices --matrix=yes
     expect 1 '^tamis devices: --device nosuch: no such device$' devices --matrix --device nosuch
     expect 1 '^tamis devices: --matrix: no device can be used' devices --matrix --device cuda
-    succeeds '^h2o, every 0 +yes +yes +yes +yes +yes +yes$' devices --matrix --device reference \
+    succeeds '^h2o, every 0 +yes +yes +yes +yes +yes +yes +yes$' devices --matrix --device reference \
         --json "$work/matrix.json"
     grep -qE '^streaming\+reindex +yes +no \[2\] +no \[3\]' "$work/out" ||
         fail 'devices --matrix: reindexed sinks under a selection'
     grep -q '^\[2\] reindexed streaming under selection window; it goes with full only$' \
         "$work/out" || fail 'devices --matrix: no reason'
-    grep -qE '^h2o +yes +yes +yes +yes +yes +no \[6\]$' "$work/out" ||
+    grep -qE '^h2o +yes +yes +yes +yes +yes +yes +no \[7\]$' "$work/out" ||
         fail 'devices --matrix: an eviction in place under a sliding window'
-    # 13 kinds alone, 9 with an option, 4 between steps alone; 5 selections and a window, 6 dtypes.
-    # 4 selections refuse one of the ways, a window those that act in each step.
-    [ "$(grep -c '"works":' "$work/matrix.json")" -eq $(((13 + 9 + 4) * 6 * 6)) ] ||
+    # 13 kinds alone, 9 with an option, 4 between steps alone; 6 selections and a window, 6 dtypes.
+    # 5 selections refuse one of the ways, a window those that act in each step.
+    [ "$(grep -c '"works":' "$work/matrix.json")" -eq $(((13 + 9 + 4) * 7 * 6)) ] ||
         fail "matrix.json: $(grep -c '"works":' "$work/matrix.json") cells"
-    [ "$(grep -c '"works":[[:space:]]*false' "$work/matrix.json")" -eq $(((4 + 7) * 6)) ] ||
-        fail 'matrix.json: not 66 cells are refused'
-    succeeds '^\| snapkv \| yes \| yes \| yes \| yes \| yes \| yes \|$' \
+    [ "$(grep -c '"works":[[:space:]]*false' "$work/matrix.json")" -eq $(((5 + 7) * 6)) ] ||
+        fail 'matrix.json: not 72 cells are refused'
+    succeeds '^\| snapkv \| yes \| yes \| yes \| yes \| yes \| yes \| yes \|$' \
         devices --matrix --markdown --device reference
 }
 
