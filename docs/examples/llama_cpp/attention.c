@@ -142,6 +142,7 @@ static tamis_status make_view(const struct ggml_tensor *op) {
     const tamis_view_params view = {.n_layers = the.n_layers,
                                     .n_heads = (uint32_t)q->ne[2],
                                     .n_kv_heads = (uint32_t)k->ne[2],
+                                    .bounds = {.kind = TAMIS_BOUNDS_MEAN_STD},
                                     .layers = layers};
     tamis_plan_params plan = {.max_rows = 1,
                               .max_context = cells / PAGE * PAGE,

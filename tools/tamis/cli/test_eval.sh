@@ -89,7 +89,7 @@ check_ruler() {
     succeeds 'examples:' eval ruler --help
     succeeds 'The tasks of RULER' eval ruler --help
     usage_error '^tamis eval ruler: --model: is missing' eval ruler
-    usage_error '^tamis eval ruler: --task vta: must be one of niah-single, .*, fwe$' \
+    usage_error '^tamis eval ruler: --task vta: must be one of niah-single, .*, fwe; did you mean vt\?$' \
         "${wrong[@]}" --task vta
     usage_error '^tamis eval ruler: --question: is given where nothing is evicted' \
         "${wrong[@]}" --question known
