@@ -7,9 +7,8 @@
 tamis_status tms_cu_convert(tms_device *dev, const tms_convert *p) {
     tamis_status status = tms_cu_base_only(dev, "convert");
     if (status != TAMIS_OK) return status;
-    const uint64_t last = p->n_rows ? p->n_rows - 1 : 0;
-    const uint64_t n_x = p->n_rows ? last * p->x_stride + p->width : 0;
-    const uint64_t n_y = p->n_rows ? last * p->y_stride + p->width : 0;
+    const uint64_t n_x = tms_rows_extent(p->n_rows, p->x_stride, p->width);
+    const uint64_t n_y = tms_rows_extent(p->n_rows, p->y_stride, p->width);
     tms_cu_launch l = tms_cu_begin(dev, "convert", "convert_%s_%s", tamis_dtype_name(p->x_dtype),
                                    tamis_dtype_name(p->y_dtype));
     const cu_convert_args args = {

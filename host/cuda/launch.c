@@ -163,7 +163,7 @@ cu_batch tms_cu_batch(tms_cu_launch *l, const tms_batch *batch) {
 
 cu_matrix tms_cu_matrix(tms_cu_launch *l, const char *what, const tms_matrix *matrix,
                         uint64_t n_rows, uint64_t width) {
-    const uint64_t n = n_rows ? (n_rows - 1) * matrix->stride + width : 0;
+    const uint64_t n = tms_rows_extent(n_rows, matrix->stride, width);
     return (cu_matrix){tms_cu_ref(l, what, matrix->ref, sizeof(float), n), matrix->stride};
 }
 

@@ -17,8 +17,7 @@ static cu_observe_args args_of(tms_cu_launch *l, const tms_observe *p, uint32_t 
         .q = logits ? (cu_matrix){0}
                     : tms_cu_matrix(l, "q", &p->q, (uint32_t)rows,
                                     (uint64_t)b->n_heads * p->kv.head_dim),
-        .lse =
-            tms_cu_ref(l, "lse", p->lse, f32, rows ? (rows - 1) * p->lse_stride + b->n_heads : 0),
+        .lse = tms_cu_ref(l, "lse", p->lse, f32, tms_rows_extent(rows, p->lse_stride, b->n_heads)),
         .logits = tms_cu_optional(l, "logits", p->logits, f32, rows * b->n_heads * p->logit_stride),
         .values =
             tms_cu_optional(l, "values", p->values.ref, f32, n * b->n_kv_heads * p->values.stride),

@@ -2,19 +2,16 @@
 /* convert on OpenCL: launch of cl_kernels/convert.cl. */
 #include "host/opencl/opencl.h"
 
-/* Elements from the first of rows to behind their last. */
-static uint64_t length_of(uint64_t n_rows, uint64_t stride, uint64_t width) {
-    return n_rows ? (n_rows - 1) * stride + width : 0;
-}
-
 tamis_status tms_cl_convert(tms_device *dev, const tms_convert *p) {
     tamis_status status = tms_cl_base_only(dev, "convert");
     if (status != TAMIS_OK) return status;
     tms_cl_launch l = tms_cl_begin(dev, "convert.cl", "convert_rows", "-DDTYPE=%d -DSOURCE=%d",
                                    (int)p->y_dtype, (int)p->x_dtype);
-    tms_cl_ref(&l, p->x, tamis_dtype_size(p->x_dtype), length_of(p->n_rows, p->x_stride, p->width));
+    tms_cl_ref(&l, p->x, tamis_dtype_size(p->x_dtype),
+               tms_rows_extent(p->n_rows, p->x_stride, p->width));
     tms_cl_u64(&l, p->x_stride);
-    tms_cl_ref(&l, p->y, tamis_dtype_size(p->y_dtype), length_of(p->n_rows, p->y_stride, p->width));
+    tms_cl_ref(&l, p->y, tamis_dtype_size(p->y_dtype),
+               tms_rows_extent(p->n_rows, p->y_stride, p->width));
     tms_cl_u64(&l, p->y_stride);
     tms_cl_u32(&l, p->n_rows);
     tms_cl_u32(&l, p->width);

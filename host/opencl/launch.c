@@ -214,12 +214,8 @@ void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch) {
     tms_cl_u64(l, batch->head_stride);
 }
 
-uint64_t tms_cl_matrix_length(const tms_matrix *matrix, uint64_t n_rows, uint64_t width) {
-    return n_rows ? (n_rows - 1) * matrix->stride + width : 0;
-}
-
 void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, uint64_t width) {
-    tms_cl_ref(l, matrix->ref, sizeof(cl_float), tms_cl_matrix_length(matrix, n_rows, width));
+    tms_cl_ref(l, matrix->ref, sizeof(cl_float), tms_rows_extent(n_rows, matrix->stride, width));
     tms_cl_u64(l, matrix->stride);
 }
 

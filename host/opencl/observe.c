@@ -19,7 +19,7 @@ static void set_observe(tms_cl_launch *l, const tms_observe *p) {
     tms_cl_u32(l, (uint32_t)n);
     tms_cl_u32(l, p->max_span);
     tms_cl_u32(l, b->n_heads / b->n_kv_heads);
-    tms_cl_ref(l, p->lse, sizeof(cl_float), rows ? (rows - 1) * p->lse_stride + b->n_heads : 0);
+    tms_cl_ref(l, p->lse, sizeof(cl_float), tms_rows_extent(rows, p->lse_stride, b->n_heads));
     tms_cl_u64(l, p->lse_stride);
     tms_cl_u32(l, p->rows);
     tms_cl_u32(l, p->group);

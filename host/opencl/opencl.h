@@ -253,8 +253,6 @@ bool tms_cl_bounds_aligned(const tms_device *dev, const tms_kv *kv);
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch);
 void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, uint64_t width);
-/* Elements from the first of a matrix to behind its last. */
-uint64_t tms_cl_matrix_length(const tms_matrix *matrix, uint64_t n_rows, uint64_t width);
 
 /* Work-items of the base kernels' work-groups (WG_SIZE of common.clh). */
 #define TMS_CL_WG_SIZE 64u

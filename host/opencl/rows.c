@@ -61,7 +61,7 @@ static void set_slots(tms_cl_launch *l, const tms_write_rows *p) {
 /* Elements from the first to the last of n_rows rows. */
 static uint64_t reach(const tms_write_rows *p, uint64_t stride) {
     const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
-    return p->batch.n_rows ? (p->batch.n_rows - 1) * stride + width : 0;
+    return tms_rows_extent(p->batch.n_rows, stride, width);
 }
 
 /* A kernel for both types of rows, which counts in bytes. */

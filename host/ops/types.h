@@ -131,6 +131,11 @@ static inline uint64_t tms_divide_up(uint64_t n, uint64_t by) {
     return n / by + (n % by != 0);
 }
 
+/* Elements from the first of rows of `width` elements to behind their last. */
+static inline uint64_t tms_rows_extent(uint64_t n_rows, uint64_t stride, uint64_t width) {
+    return n_rows ? (n_rows - 1) * stride + width : 0;
+}
+
 /* The most entries of `granularity` slots of which a row sees a slot. */
 static inline uint32_t tms_batch_entries(const tms_batch *b, uint32_t granularity) {
     const uint32_t all = b->max_visible / granularity + (b->max_visible % granularity != 0);

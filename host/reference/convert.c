@@ -16,11 +16,10 @@ static void *view_rows(tms_views *views, const char *name, tms_ref ref, uint64_t
 tamis_status tms_reference_convert(tms_device *dev, const tms_convert *p) {
     tms_views views = tms_views_begin(dev);
     if (p->n_rows == 0) return views.status;
-    const uint64_t last = p->n_rows - 1;
-    const void *x =
-        view_rows(&views, "x", p->x, last * p->x_stride + p->width, tamis_dtype_size(p->x_dtype));
-    void *y =
-        view_rows(&views, "y", p->y, last * p->y_stride + p->width, tamis_dtype_size(p->y_dtype));
+    const uint64_t n_x = tms_rows_extent(p->n_rows, p->x_stride, p->width);
+    const uint64_t n_y = tms_rows_extent(p->n_rows, p->y_stride, p->width);
+    const void *x = view_rows(&views, "x", p->x, n_x, tamis_dtype_size(p->x_dtype));
+    void *y = view_rows(&views, "y", p->y, n_y, tamis_dtype_size(p->y_dtype));
     for (uint64_t r = 0; views.status == TAMIS_OK && r < p->n_rows; r++)
         for (uint32_t i = 0; i < p->width; i++) {
             float element;

@@ -64,7 +64,7 @@ const int32_t *tms_view_first(tms_views *views, const tms_batch *batch) {
 float *tms_view_matrix(tms_views *views, const char *name, tms_matrix matrix, uint32_t n_rows,
                        uint64_t width) {
     if (n_rows == 0 || views->status != TAMIS_OK) return NULL;
-    return tms_view(views, name, matrix.ref, ((n_rows - 1) * matrix.stride + width) * 4);
+    return tms_view(views, name, matrix.ref, tms_rows_extent(n_rows, matrix.stride, width) * 4);
 }
 
 void tms_views_require(tms_views *views, bool holds, const char *rule, int64_t value) {

@@ -124,12 +124,8 @@ static tamis_status bound_filled(tamis_plan *plan, uint32_t layer, tamis_error *
     return TAMIS_OK;
 }
 
-/* Behind the launch that writes: rows to the other branches that have them, bounds of pages that became
- * full. */
-static tamis_status end_write(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
-                              tamis_error *error) {
-    const tms_copy_slots copies = tms_trees_copies(&plan->trees, &plan->step, layer, write);
-    if (plan->trees.n > 0) RUN(plan, write_us, copy_slots, &copies);
+/* The layer has its rows: bounds of pages that became full. */
+static tamis_status note_written(tamis_plan *plan, uint32_t layer, tamis_error *error) {
     TMS_TRY(bound_filled(plan, layer, error));
     if (plan->step.fixed)
         plan->templates.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
@@ -137,14 +133,19 @@ static tamis_status end_write(tamis_plan *plan, uint32_t layer, const tms_write_
     return TAMIS_OK;
 }
 
+/* Behind the launch that writes: rows to the other branches that have them, bounds of pages that became
+ * full. */
+static tamis_status end_write(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
+                              tamis_error *error) {
+    const tms_copy_slots copies = tms_trees_copies(&plan->trees, &plan->step, layer, write);
+    if (plan->trees.n > 0) RUN(plan, write_us, copy_slots, &copies);
+    return note_written(plan, layer, error);
+}
+
 /* A layer of a view, to which the engine has written the step's rows. */
 static tamis_status take_written(tamis_plan *plan, uint32_t layer, tamis_error *error) {
     if (!plan->setup.cache->view || plan->step.layers[layer].written) return TAMIS_OK;
-    TMS_TRY(bound_filled(plan, layer, error));
-    if (plan->step.fixed)
-        plan->templates.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
-    count_written(plan, layer);
-    return TAMIS_OK;
+    return note_written(plan, layer, error);
 }
 
 /* Enqueues the write of rows that have been checked, with what comes before and behind it. */
@@ -217,8 +218,8 @@ static tamis_status check_rotated_rows(const tamis_plan *plan, const tamis_rotat
         tms_rows_check(plan->setup.cache->context, q.rows, q.name, n, q.width, &q.stride, error));
     const named_rows k = {"k", &p->k, write->k_stride, cache->n_kv_heads * dim};
     const named_rows v = {"v", &p->v, write->v_stride, cache->n_kv_heads * dim};
-    const bool rotated = !is_rotated(plan, p);
-    TMS_REQUIRE(p->q.dtype == TAMIS_F32 && (p->k.dtype == TAMIS_F32 || !rotated), TAMIS_E_ARGUMENT,
+    TMS_REQUIRE(p->q.dtype == TAMIS_F32 && (p->k.dtype == TAMIS_F32 || is_rotated(plan, p)),
+                TAMIS_E_ARGUMENT,
                 "q is %s, k and v are %s; rows that are to be rotated must be f32",
                 tamis_dtype_name(p->q.dtype), tamis_dtype_name(p->k.dtype));
     TMS_TRY(check_apart(&q, &k, n, error));

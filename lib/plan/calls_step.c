@@ -7,12 +7,6 @@
 
 /* ---- Begin ----------------------------------------------------------------------------------- */
 
-/* How many sequences, the first ones, are not exact. */
-static uint32_t selected_of(const tamis_step *in) {
-    if (in->exact) return 0;
-    return in->exact_from ? in->exact_from : in->count;
-}
-
 /* What is taken into the step: its sequences, branches among them, how many of these are not exact, and
  * their rows; a row counts for each branch that has it, but once among those that are not exact. */
 typedef struct taken {
@@ -69,17 +63,13 @@ static tamis_status take_tree(tamis_plan *plan, tms_sequence *sequence, const ui
 
 static tamis_status check_sequence(const tamis_plan *plan, tamis_sequence id, uint32_t rows,
                                    bool exact, tms_sequence **out, tamis_error *error) {
-    const tamis_plan_params *p = &plan->setup.params;
     tms_sequence *sequence = *out = tms_cache_find(plan->setup.cache, id);
     TMS_REQUIRE(sequence, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, id);
     TMS_REQUIRE(!sequence->in_step, TAMIS_E_ARGUMENT,
                 "sequence %" PRIu64 " comes twice in the step", id);
     TMS_TRY(tms_cache_find_idle(plan->setup.cache, id, out, error));
     TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu64 " brings no rows", id);
-    TMS_REQUIRE(rows == 1 || exact || !(p->flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_ARGUMENT,
-                "sequence %" PRIu64 " brings %" PRIu32
-                " rows: a step that is not exact brings one under TAMIS_PLAN_FIXED_LAUNCHES",
-                id, rows);
+    TMS_TRY(tms_step_check_own_rows(&plan->setup, id, rows, exact, error));
     TMS_REQUIRE(!plan->setup.needs.rotation || plan->reindex.held, TAMIS_E_STATE,
                 "reindexed %s needs tamis_plan_bind_rotation first", plan->setup.needs.entry->name);
     return tms_sight_check_held(&plan->sight, sequence, sequence->length, error);
@@ -113,8 +103,7 @@ static tamis_status take_journals(tamis_plan *plan, taken *to, tamis_error *erro
 
 /* Checks the sequences and puts them into the step; those that were taken are `in_step`. */
 static tamis_status collect(tamis_plan *plan, const tamis_step *in, taken *to, tamis_error *error) {
-    const tamis_plan_params *p = &plan->setup.params;
-    const uint32_t n_selected = selected_of(in);
+    const uint32_t n_selected = tms_step_count_selected(in->count, in->exact, in->exact_from);
     uint32_t first = 0;
     for (uint32_t i = 0; i < in->count; i++) {
         const uint32_t rows = in->rows ? in->rows[i] : 1;
@@ -126,16 +115,9 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, taken *to, t
                             : take(plan, &line, exact, to, error));
         sequence->in_step = true;
         first += rows;
-        TMS_REQUIRE(to->rows <= p->max_rows, TAMIS_E_ARGUMENT,
-                    "the step's first %" PRIu32 " sequences bring %" PRIu64
-                    " rows, which exceed max_rows %" PRIu32,
-                    i + 1, to->rows, p->max_rows);
+        TMS_TRY(tms_step_check_rows(&plan->setup, i + 1, to->rows, error));
     }
-    const bool bounded = plan->setup.reading.listed || p->flags & TAMIS_PLAN_VERIFY;
-    TMS_REQUIRE(!bounded || to->selected <= p->max_selected_rows, TAMIS_E_ARGUMENT,
-                "%" PRIu64
-                " rows go through the selection, which exceed max_selected_rows %" PRIu32,
-                to->selected, p->max_selected_rows);
+    TMS_TRY(tms_step_check_selected(&plan->setup, to->selected, error));
     return take_journals(plan, to, error);
 }
 
@@ -146,20 +128,6 @@ static void end_branches_and_journals(tamis_plan *plan, uint32_t n) {
         tms_branches_end(plan->setup.cache, plan->step.sequences[i]);
         tms_journal_end(plan->setup.cache, plan->step.sequences[i]);
     }
-}
-
-tamis_status tms_plan_check_mixed(const tamis_plan *plan, uint32_t count, int exact,
-                                  uint32_t exact_from, tamis_error *error) {
-    if (exact_from == 0) return TAMIS_OK;
-    TMS_REQUIRE(!exact, TAMIS_E_ARGUMENT,
-                "exact_from is %" PRIu32 " in a step that is exact as a whole", exact_from);
-    TMS_REQUIRE(exact_from < count, TAMIS_E_ARGUMENT,
-                "exact_from is %" PRIu32 ": the step has %" PRIu32 " sequences", exact_from, count);
-    TMS_REQUIRE(!(plan->setup.params.flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_ARGUMENT,
-                "exact_from is %" PRIu32 ": under TAMIS_PLAN_FIXED_LAUNCHES a step is exact as a "
-                "whole or not at all",
-                exact_from);
-    return TAMIS_OK;
 }
 
 /* What the step takes, whose trees have branches then; after a failure they have none. */
@@ -174,11 +142,8 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, taken *to
     TMS_REQUIRE(!plan->setup.cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
     TMS_TRY(tms_journals_check_settled(&plan->journals, error));
     TMS_REQUIRE(in->sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
-    TMS_REQUIRE(in->count > 0, TAMIS_E_ARGUMENT, "the step has no sequences");
-    TMS_REQUIRE(in->count <= plan->setup.params.max_sequences, TAMIS_E_ARGUMENT,
-                "%" PRIu32 " sequences exceed max_sequences %" PRIu32, in->count,
-                plan->setup.params.max_sequences);
-    TMS_TRY(tms_plan_check_mixed(plan, in->count, in->exact, in->exact_from, error));
+    TMS_TRY(tms_step_check_count(&plan->setup, in->count, error));
+    TMS_TRY(tms_step_check_mixed(&plan->setup, in->count, in->exact, in->exact_from, error));
     *to = (taken){0};
     const tamis_status status = collect(plan, in, to, error);
     for (uint32_t i = 0; i < to->n; i++)

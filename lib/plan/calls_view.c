@@ -7,31 +7,20 @@
 /* Checks the sequences and puts them into the step; how many of them are not exact. */
 static tamis_status collect(tamis_plan *plan, const tamis_view_step *in, uint32_t *n_selected,
                             tamis_error *error) {
-    const tamis_plan_params *p = &plan->setup.params;
     uint64_t all = 0, selected = 0;
-    *n_selected = in->exact ? 0 : in->exact_from ? in->exact_from : in->count;
+    *n_selected = tms_step_count_selected(in->count, in->exact, in->exact_from);
     for (uint32_t i = 0; i < in->count; i++) {
         const uint32_t rows = in->rows ? in->rows[i] : 1;
         const bool exact = i >= *n_selected;
-        TMS_REQUIRE(rows == 1 || exact || !(p->flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_ARGUMENT,
-                    "sequence %" PRIu32 " brings %" PRIu32
-                    " rows: a step that is not exact brings one under TAMIS_PLAN_FIXED_LAUNCHES",
-                    i, rows);
+        TMS_TRY(tms_step_check_own_rows(&plan->setup, i, rows, exact, error));
         TMS_TRY(tms_viewing_take(&plan->viewing, in, i, rows, &plan->step.sequences[i], error));
         plan->step.growth[i] =
             (tms_growth){.sequence = plan->step.sequences[i], .rows = rows, .cap = UINT32_MAX};
         all += rows;
         selected += exact ? 0 : rows;
-        TMS_REQUIRE(all <= p->max_rows, TAMIS_E_ARGUMENT,
-                    "the step's first %" PRIu32 " sequences bring %" PRIu64
-                    " rows, which exceed max_rows %" PRIu32,
-                    i + 1, all, p->max_rows);
+        TMS_TRY(tms_step_check_rows(&plan->setup, i + 1, all, error));
     }
-    TMS_REQUIRE(!plan->setup.reading.listed || selected <= p->max_selected_rows, TAMIS_E_ARGUMENT,
-                "%" PRIu64
-                " rows go through the selection, which exceed max_selected_rows %" PRIu32,
-                selected, p->max_selected_rows);
-    return TAMIS_OK;
+    return tms_step_check_selected(&plan->setup, selected, error);
 }
 
 static tamis_status check_view_step(tamis_plan *plan, const tamis_view_step *in,
@@ -44,8 +33,9 @@ static tamis_status check_view_step(tamis_plan *plan, const tamis_view_step *in,
     TMS_REQUIRE(plan->setup.cache->view, TAMIS_E_ARGUMENT,
                 "the plan's cache is no view: tamis_plan_step_begin opens its steps");
     TMS_REQUIRE(!plan->setup.cache->step_open, TAMIS_E_STATE, "a step on the view is open");
-    TMS_TRY(tms_viewing_check(&plan->viewing, in, error));
-    TMS_TRY(tms_plan_check_mixed(plan, in->count, in->exact, in->exact_from, error));
+    TMS_TRY(tms_step_check_count(&plan->setup, in->count, error));
+    TMS_TRY(tms_viewing_check(in, error));
+    TMS_TRY(tms_step_check_mixed(&plan->setup, in->count, in->exact, in->exact_from, error));
     return collect(plan, in, n_selected, error);
 }
 

@@ -273,8 +273,9 @@ static tamis_status check_sight(const tms_setup *setup, uint32_t layer, tamis_er
     return TAMIS_OK;
 }
 
-/* What a lane may hold. Page lists of a view may name a page twice. Where no lane loses tokens, nor gives back pages that rows of the plan would see,
- * a sequence has as many pages in each lane: then no more than the cache has. */
+/* What a lane may hold. Where no lane loses tokens, nor gives back pages that rows of the plan would see, a
+ * sequence has as many pages in each lane: then no more than the cache has. A view has no pools: its lists
+ * may name a page twice. */
 static void limit_lanes(tms_setup *setup) {
     const tamis_cache *cache = setup->cache;
     uint64_t most = setup->params.max_context;

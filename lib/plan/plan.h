@@ -15,6 +15,7 @@
 #include "lib/plan/query_ring.h"
 #include "lib/plan/reindex.h"
 #include "lib/plan/step.h"
+#include "lib/plan/step_checks.h"
 #include "lib/plan/templates.h"
 #include "lib/plan/trees.h"
 #include "lib/plan/viewing.h"
@@ -62,9 +63,6 @@ tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_e
 tamis_status tms_plan_check_turns(const tamis_plan *plan, const tamis_rotation *rotation,
                                   uint32_t *channels, tms_ref *table, tamis_error *error);
 
-/* Whether a step of `count` sequences may be exact from one of them on. E_ARGUMENT. */
-tamis_status tms_plan_check_mixed(const tamis_plan *plan, uint32_t count, int exact,
-                                  uint32_t exact_from, tamis_error *error);
 /* Uploads everything that the device needs before the first layer of a step, of which the sequences and
  * their growth are set. */
 tamis_status tms_plan_send_step(tamis_plan *plan, uint32_t n_selected, uint32_t n_exact,

@@ -53,12 +53,7 @@ static tamis_status check_csr(const tamis_view_step *in, tamis_error *error) {
     return TAMIS_OK;
 }
 
-tamis_status tms_viewing_check(const tms_viewing *viewing, const tamis_view_step *in,
-                               tamis_error *error) {
-    const uint32_t most = viewing->setup->params.max_sequences;
-    TMS_REQUIRE(in->count > 0, TAMIS_E_ARGUMENT, "the step has no sequences");
-    TMS_REQUIRE(in->count <= most, TAMIS_E_ARGUMENT,
-                "%" PRIu32 " sequences exceed max_sequences %" PRIu32, in->count, most);
+tamis_status tms_viewing_check(const tamis_view_step *in, tamis_error *error) {
     if (in->indptr) return check_csr(in, error);
     TMS_REQUIRE(!in->indices && !in->last_page_len, TAMIS_E_ARGUMENT, "%s without indptr",
                 in->indices ? "indices" : "last_page_len");

@@ -18,8 +18,7 @@ tamis_status tms_viewing_create(tms_viewing *viewing, tamis_error *error);
 void tms_viewing_destroy(tms_viewing *viewing);
 
 /* Checks the forms of a step's page lists, not what is in them. E_ARGUMENT. */
-tamis_status tms_viewing_check(const tms_viewing *viewing, const tamis_view_step *in,
-                               tamis_error *error);
+tamis_status tms_viewing_check(const tamis_view_step *in, tamis_error *error);
 /* The sequence at a place of the step, which has been checked, with `rows` rows in it. E_ARGUMENT,
  * E_NO_MEMORY. */
 tamis_status tms_viewing_take(tms_viewing *viewing, const tamis_view_step *in, uint32_t place,

@@ -71,14 +71,17 @@ static int refuse_extra(const char *word, const char *behind, const char *takes)
 
 /* "--completion [SHELL]". */
 static int print_completion(int argc, char *const *argv) {
-    const char *name = argc > 2 ? argv[2] : cli_shells[0];
+    const char *name = argc > 2 ? argv[2] : cli_shell(0), *shell;
+    char known[64] = "";
     if (argc > 3) return refuse_extra(argv[3], argv[1], "the name of one shell");
-    for (uint32_t i = 0; cli_shells[i] != NULL; i++) {
-        if (strcmp(name, cli_shells[i]) != 0) continue;
+    for (uint32_t i = 0; (shell = cli_shell(i)) != NULL; i++) {
+        const size_t used = strlen(known);
+        snprintf(known + used, sizeof(known) - used, "%s%s", used > 0 ? ", " : "", shell);
+        if (strcmp(name, shell) != 0) continue;
         cli_print_completion(i);
         return CLI_OK;
     }
-    cli_fail("tamis", "%s %s: must be one of bash, zsh, fish", argv[1], name);
+    cli_fail("tamis", "%s %s: must be one of %s", argv[1], name, known);
     return CLI_USAGE;
 }
 

@@ -142,6 +142,12 @@ static inline uint32_t scattered_page(uint32_t sequence, uint32_t i) {
     return (sequence * MAX_PAGES + i) * 37 % (SEQUENCES * MAX_PAGES);
 }
 
+/* Rows that lie in the order of their tokens, of one sequence. */
+static inline uint32_t consecutive_page(uint32_t sequence, uint32_t i) {
+    (void)sequence;
+    return i;
+}
+
 /* Pages as a dense table with lengths. */
 static inline void list_table(tamis_view_step *step) {
     static int32_t table[SEQUENCES][MAX_PAGES];

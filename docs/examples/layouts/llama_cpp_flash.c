@@ -8,11 +8,6 @@
 /* In elements; N is a multiple of 256. */
 enum { CELLS = MAX_TOKENS, CELL = KV_HEADS * DIM };
 
-static uint32_t page_of(uint32_t sequence, uint32_t i) {
-    (void)sequence; /* there is one */
-    return i;
-}
-
 static row place(uint32_t layer, uint32_t page, uint32_t which, uint32_t head, uint32_t slot) {
     return (row){2 * layer + which, (page * PAGE + slot) * CELL + head * DIM, 1};
 }
@@ -37,7 +32,7 @@ int main(void) {
                       .n_pages = CELLS / PAGE,
                       .n_tensors = 2 * LAYERS,
                       .elements = CELLS * CELL,
-                      .page = page_of,
+                      .page = consecutive_page,
                       .place = place,
                       .describe = describe,
                       .list = list_table};

@@ -4,11 +4,17 @@
 
 #include <string.h>
 
-const char *const cli_shells[] = {"bash", "zsh", "fish", NULL};
+static const struct {
+    const char *name;
+    void (*print)(void);
+} shells[] = {{"bash", cli_complete_bash}, {"zsh", cli_complete_zsh}, {"fish", cli_complete_fish}};
 
-void cli_print_completion(uint32_t shell) {
-    static void (*const forms[])(void) = {cli_complete_bash, cli_complete_zsh, cli_complete_fish};
-    forms[shell]();
+const char *cli_shell(uint32_t index) {
+    return index < sizeof(shells) / sizeof(shells[0]) ? shells[index].name : NULL;
+}
+
+void cli_print_completion(uint32_t index) {
+    shells[index].print();
 }
 
 const char *cli_words(const cli_command *command) {

@@ -5,11 +5,11 @@
 
 #include "cli/options.h"
 
-/* Shells that have one, ended by NULL. */
-extern const char *const cli_shells[];
+/* Shells that have one; NULL after the last. */
+const char *cli_shell(uint32_t index);
 
 /* Prints the completion for the index-th of them. */
-void cli_print_completion(uint32_t shell);
+void cli_print_completion(uint32_t index);
 
 /* ---- What the forms share -------------------------------------------------------------------- */
 

@@ -58,7 +58,7 @@ def main():
             for line, wanted in CASES:
                 os.write(master, (line + '\t').encode())
                 shown = read_until(master, r'\n[^\n]*%s' % re.escape(wanted.split()[-1]))
-                offered = [word for word in re.findall(r'[a-z0-9-]+', shown.split('\n', 1)[1])]
+                offered = re.findall(r'[a-z0-9-]+', shown.split('\n', 1)[1])
                 os.write(master, b'\x15')
                 assert ' '.join(offered[:len(wanted.split())]) == wanted, (line, shown)
         finally:
