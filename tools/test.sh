@@ -114,6 +114,7 @@ say "tests of the sanitizer build"
 # check.reference.
 # CMake's expressions have at most ten groups.
 not_again='check\.(oclgrind|mutants|aarch64|intel|rusticl|opencl.*|.*bitwise.*|.*cuda.*)|gpu-check'
+not_again="$not_again|api-opencl-(intel|rusticl|oclgrind)"
 not_again="$not_again|model-logits-cuda|api-settings-opencl-every|tiers|cli-ttft|cli-eval|cli-compare"
 not_again="$not_again|policies-eviction-self-test|policies-.*-cuda|api-eviction.*-cuda|api-window-cuda"
 not_again="$not_again|consumer.*|plot|compare|gpu-model|includes.*|errors.*|readme-example|api-headers"
