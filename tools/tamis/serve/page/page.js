@@ -46,19 +46,23 @@ async function* eventsOf(response) {
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = '';
     let event = {name: '', data: []};
-    for (;;) {
-        const {value, done} = await reader.read();
-        if (done) return;
-        const lines = (rest + value).split('\n');
-        rest = lines.pop();
-        for (const line of lines) {
-            const [, field, text] = /^([^:]*):? ?([^\r]*)/.exec(line.replace(/\r$/, ''));
-            if (field === 'data') event.data.push(text);
-            if (field === 'event') event.name = text;
-            if (field || text) continue;
-            if (event.data.length) yield {name: event.name, data: event.data.join('\n')};
-            event = {name: '', data: []};
+    try {
+        for (;;) {
+            const {value, done} = await reader.read();
+            if (done) return;
+            const lines = (rest + value).split('\n');
+            rest = lines.pop();
+            for (const line of lines.map(line => line.replace(/\r$/, ''))) {
+                const [, field, text] = /^([^:]*):? ?(.*)/.exec(line);
+                if (field === 'data') event.data.push(text);
+                if (field === 'event') event.name = text;
+                if (line) continue;
+                if (event.data.length) yield {name: event.name, data: event.data.join('\n')};
+                event = {name: '', data: []};
+            }
         }
+    } finally {
+        reader.cancel().catch(() => {}); // who stops listening hangs up
     }
 }
 
@@ -70,13 +74,15 @@ async function* chunksOf(request, signal) {
         body: JSON.stringify(request),
         signal,
     });
+    let ended = false;
     for await (const {name, data} of eventsOf(response)) {
-        if (data === '[DONE]') return;
+        ended = data === '[DONE]';
+        if (ended) continue;
         const chunk = JSON.parse(data);
         if (name === 'error' || chunk.error) throw new Refusal(reasonOf(chunk.error ?? chunk));
         yield chunk;
     }
-    throw new Refusal('The connection ended before the answer did.');
+    if (!ended) throw new Refusal('The connection ended before the answer did.');
 }
 
 async function loadModel() {
@@ -95,16 +101,19 @@ async function loadModel() {
 // What the tokens of an answer read. Tokens held different numbers of pages; all are put on one axis,
 // which has the pages that the answer's last tokens held.
 class Reads {
-    tokens = []; // {of, layers: one string of digits for each layer, part: its element in the text}
+    tokens = []; // {of, layers: the digits of each layer, whole: their mean, part: its element in the text}
     pages = 0;
     layers = 0;
 
     add(entries, part) {
         for (const {of, layers} of Array.isArray(entries) ? entries : []) {
             const known = of > 0 && Array.isArray(layers) && layers.length > 0 &&
-                layers.every(row => typeof row === 'string' && row.length > 0);
+                layers.every(row => /^[0-9]+$/.test(row) && row.length === layers[0].length);
             if (!known) continue;
-            this.tokens.push({of, layers, part});
+            const digits = layers.map(row => Uint8Array.from(row));
+            const whole = Float64Array.from(digits[0],
+                (_, bin) => digits.reduce((sum, row) => sum + row[bin], 0) / digits.length);
+            this.tokens.push({of, layers: digits, whole, part});
             this.pages = Math.max(this.pages, of);
             this.layers = Math.max(this.layers, layers.length);
         }
@@ -114,23 +123,22 @@ class Reads {
         return Math.min(this.pages, 128);
     }
 
-    // The mean share of each bin over some tokens and layers; NaN where none of them held the bin.
+    // The mean share of each bin over some tokens, in a layer or in all; NaN where none held the bin.
     mean(tokens, layer = null) {
         const sum = new Float64Array(this.bins);
         const count = new Float64Array(this.bins);
         for (const token of tokens) {
-            const rows = layer === null ? token.layers : [token.layers[layer] ?? ''];
-            for (const row of rows) this.#addRow(sum, count, row, token.of);
+            const row = layer === null ? token.whole : token.layers[layer];
+            if (row) this.#addRow(sum, count, row, token.of);
         }
         return sum.map((total, i) => total / count[i]);
     }
 
     #addRow(sum, count, row, of) {
-        for (let i = 0; row && i < sum.length; ++i) {
+        for (let i = 0; i < sum.length; ++i) {
             const page = (i + 0.5) * this.pages / sum.length;
             if (page >= of) return;
-            const digit = row.charCodeAt(Math.floor(page * row.length / of)) - 48;
-            sum[i] += Math.min(Math.max(digit, 0), 9) / 9;
+            sum[i] += row[Math.floor(page * row.length / of)] / 9;
             ++count[i];
         }
     }
@@ -213,7 +221,7 @@ class Turn {
         this.answer += text;
         if (chunk.choices?.[0]?.finish_reason === 'length') this.note('Ended by the limit of tokens.');
         this.reads.add(chunk.tamis?.reads, part);
-        if (chunk.usage || chunk.tamis) this.showCost(chunk.tamis ?? {}, chunk.usage ?? {});
+        if (!chunk.choices?.length) this.showCost(chunk.tamis ?? {}, chunk.usage ?? {});
         this.paintSoon();
     }
 
@@ -238,7 +246,7 @@ class Turn {
         const cached = tamis.cached_tokens ?? usage.prompt_tokens_details?.cached_tokens;
         const {loaded, computed} = tamis.documents ?? {};
         const items = [
-            [usage.completion_tokens, number, 'tokens'],
+            [usage.completion_tokens, number, usage.completion_tokens === 1 ? 'token' : 'tokens'],
             [tamis.tokens_per_second, value => number(value, 1), 'tokens/s'],
             [tamis.first_token_seconds, value => `${number(value, 2)} s`, 'to the first token'],
             [tamis.pages_held > 0 ? tamis.pages_read / tamis.pages_held : null, percent,
@@ -303,7 +311,7 @@ class Turn {
         const total = number(reads.tokens.length);
         const which = at ? `${number(at)} of ${total}: “${tokens[0].part.textContent}”`
             : `all ${total}, their mean`;
-        const who = at ? 'This token' : 'A token';
+        const who = at ? 'This token' : 'On average a token';
         const held = number(at ? tokens[0].of : reads.pages);
         const sentence = `${who} read ${percent(share)} of ${held} pages, as a mean over layers.`;
         this.find('.which').textContent = which;
@@ -513,7 +521,7 @@ function onKey(event) {
 
 function begin() {
     const wide = matchMedia('(min-width: 60rem)').matches;
-    byId('text-part').open = byId('settings-part').open = wide;
+    byId('text-part').open = wide;
     byId('key').value = sessionStorage.getItem('key') ?? '';
     byId('key').addEventListener('change', () => {
         sessionStorage.setItem('key', byId('key').value.trim());
