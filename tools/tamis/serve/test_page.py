@@ -33,23 +33,26 @@ POLICY = ("default-src 'none'; connect-src 'self'; style-src 'self'; script-src 
 ENTER, SHIFT, TAB, ESCAPE, RIGHT, HOME = '\ue007', '\ue008', '\ue004', '\ue00c', '\ue014', '\ue011'
 NARROW, WIDE = (360, 740), (1280, 860)
 LAYERS, TOKENS = 12, 24
+LONG = 300, 30  # pages and layers of a long answer
 KEY = 'open sesame'
 ODD = '<img src=x onerror="document.title=\'broken\'"> & <b>not bold</b> — “ça” 漢字 🧮 \u200f'
 
 
 # ---------------------------------------------------------------- a server to ask
 
-def reads_of(token):
-    """The field that tells what a token read: sinks, the newest pages, and some that a layer likes."""
-    pages = 40 + token // 8
+def reads_of(token, pages=40, layers=LAYERS):
+    """The field that tells what a token read: sinks, the newest pages, and some that a layer likes.
+    Eight tokens fill a page."""
+    pages += token // 8
+    bins = min(pages, 128)
 
-    def share(layer, page):
-        if page == 0 or page >= pages - 2:
+    def share(layer, bin):
+        if bin == 0 or bin >= bins - 2:
             return 9
-        near = abs(page - (11 + 7 * (layer % 4) + token % 5))
-        return max(0, 8 - 3 * near, 5 if (page * 7 + layer * 3) % 29 == 0 else 0)
-    layers = [''.join(str(share(layer, page)) for page in range(pages)) for layer in range(LAYERS)]
-    return {'of': pages, 'layers': layers}
+        near = abs(bin - (11 + 7 * (layer % 4) + token % 5))
+        return max(0, 8 - 3 * near, 5 if (bin * 7 + layer * 3) % 29 == 0 else 0)
+    return {'of': pages, 'layers': [''.join(str(share(layer, bin)) for bin in range(bins))
+                                    for layer in range(layers)]}
 
 
 def words_of(question):
@@ -118,7 +121,8 @@ class Mock(http.server.BaseHTTPRequestHandler):
         for i, word in enumerate(words_of(question)):
             chunk = {'choices': [{'index': 0, 'delta': {'content': word}}]}
             if known:
-                chunk['tamis'] = {'reads': [reads_of(i)]}
+                reads = reads_of(i, *LONG) if 'long' in question else reads_of(i)
+                chunk['tamis'] = {'reads': [reads]}
             self.event(chunk, torn='odd' in question)
             time.sleep(0.001 if 'long' in question else 0.04)
             if 'break' in question and i == 5:
@@ -420,6 +424,20 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.js('return document.querySelectorAll("main img, main b").length'), 0)
         self.assertEqual(self.browser.js('return document.title'), 'tamis')
 
+    def test_long_answer(self):
+        """The reader stays at the end of it, and more pages than bins are drawn in bins."""
+        self.need_mock()
+        self.show(NARROW, 'light')
+        self.ask('long')
+        self.assertEqual(self.text('.answer .text'), ''.join(words_of('long')))
+        below = self.browser.js('return document.documentElement.scrollHeight - scrollY - innerHeight')
+        self.assertLess(below, 2)
+        self.open_reads()
+        self.assertEqual(self.browser.js('''const canvas = document.querySelector(".map canvas");
+            return [canvas.width, canvas.height, document.querySelector(".step input").max]'''),
+                         [128, LONG[1], '400'])
+        self.assertEqual(self.text('.pages'), 'page 0page 348')
+
     def test_older_server(self):
         self.need_mock()
         self.ask('plain')
@@ -581,7 +599,7 @@ class PageTest(unittest.TestCase):
 
 
 def get_axe(folder):
-    command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--disable-pip-version-check',
+    command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--disable-pip-version-check', '--retries', '1',
                '--no-deps', '--only-binary', ':all:', '--dest', folder, AXE]
     if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
         return None

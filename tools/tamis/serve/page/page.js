@@ -311,9 +311,10 @@ class Turn {
         const total = number(reads.tokens.length);
         const which = at ? `${number(at)} of ${total}: “${tokens[0].part.textContent}”`
             : `all ${total}, their mean`;
-        const who = at ? 'This token' : 'On average a token';
+        const who = at ? 'This token' : 'A token';
+        const over = at ? 'layers' : 'tokens and layers';
         const held = number(at ? tokens[0].of : reads.pages);
-        const sentence = `${who} read ${percent(share)} of ${held} pages, as a mean over layers.`;
+        const sentence = `${who} read ${percent(share)} of ${held} pages, on average over ${over}.`;
         this.find('.which').textContent = which;
         this.slider.setAttribute('aria-valuetext', which);
         this.find('.share').textContent = sentence;
@@ -325,8 +326,7 @@ class Turn {
             first.textContent = `${name} 0`;
             last.textContent = count > 1 ? `${name} ${number(count - 1)}` : '';
         }
-        const absent = reads.tokens[0].of < reads.pages;
-        this.find('.absent').hidden = this.find('.absent + span').hidden = !absent;
+        this.find('.absent').hidden = reads.tokens[0].of === reads.pages;
     }
 
     // A layer's share over all pages, then over equal parts of them from the first page to the last.
