@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page of the server: a chat. embed.cmake makes these arrays from the files of page/. A zero byte
- * that the sizes do not count follows each. */
+/* The page of the server: a chat. embed.cmake makes these arrays from the files of page/. A zero
+ * byte, which the sizes do not count, follows each. */
 #ifndef SERVE_PAGE_H
 #define SERVE_PAGE_H
 #include <stddef.h>

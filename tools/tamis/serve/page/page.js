@@ -41,7 +41,8 @@ async function call(path, options = {}) {
     throw new Refusal(`The server answered ${response.status}: ${reasonOf(body?.error)}`);
 }
 
-// The events of a stream in the format of server-sent events. EventSource cannot send a request's body.
+// The events of a stream in the format of server-sent events. The browser's own EventSource cannot
+// send a request's body.
 async function* eventsOf(response) {
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = '';
@@ -53,7 +54,7 @@ async function* eventsOf(response) {
             const lines = (rest + value).split('\n');
             rest = lines.pop();
             for (const line of lines.map(line => line.replace(/\r$/, ''))) {
-                const [, field, text] = /^([^:]*):? ?(.*)/.exec(line);
+                const [, field, text] = /^([^:]*):? ?(.*)/s.exec(line);
                 if (field === 'data') event.data.push(text);
                 if (field === 'event') event.name = text;
                 if (line) continue;
@@ -98,10 +99,10 @@ async function loadModel() {
 
 // ---------------------------------------------------------------- which pages were read
 
-// What the tokens of an answer read. Tokens held different numbers of pages; all are put on one axis,
-// which has the pages that the answer's last tokens held.
+// What the tokens of an answer read. Tokens held different numbers of pages. All are put on one
+// axis, which has the pages of the token that held the most.
 class Reads {
-    tokens = []; // {of, layers: the digits of each layer, whole: their mean, part: its element in the text}
+    tokens = []; // {of, layers: digits of each layer, whole: their mean, part: its text's element}
     pages = 0;
     layers = 0;
 
@@ -123,7 +124,7 @@ class Reads {
         return Math.min(this.pages, 128);
     }
 
-    // The mean share of each bin over some tokens, in a layer or in all; NaN where none held the bin.
+    // The mean share of each bin over some tokens, in a layer or in all; NaN where none held it.
     mean(tokens, layer = null) {
         const sum = new Float64Array(this.bins);
         const count = new Float64Array(this.bins);
@@ -219,7 +220,8 @@ class Turn {
         if (text) this.find('.text').append(part);
         if (text && !this.answer) this.note('');
         this.answer += text;
-        if (chunk.choices?.[0]?.finish_reason === 'length') this.note('Ended by the limit of tokens.');
+        const reason = chunk.choices?.[0]?.finish_reason;
+        if (reason === 'length') this.note('Ended by the limit of tokens.');
         this.reads.add(chunk.tamis?.reads, part);
         if (!chunk.choices?.length) this.showCost(chunk.tamis ?? {}, chunk.usage ?? {});
         this.paintSoon();
@@ -329,7 +331,7 @@ class Turn {
         this.find('.absent').hidden = reads.tokens[0].of === reads.pages;
     }
 
-    // A layer's share over all pages, then over equal parts of them from the first page to the last.
+    // A layer's share of all pages, then of equal parts of them from the first page to the last.
     fillTable(rows) {
         const parts = Math.min(PARTS, this.reads.bins);
         const edge = (part, of) => Math.round(part * of / parts);
@@ -403,7 +405,7 @@ function messageOf(question) {
 }
 
 function showRunning(is) {
-    const focused = document.activeElement === byId('stop') || document.activeElement === byId('send');
+    const focused = [byId('stop'), byId('send')].includes(document.activeElement);
     byId('stop').hidden = !is;
     byId('send').hidden = is;
     if (focused) byId('question').focus();
@@ -449,7 +451,8 @@ async function ask() {
         for await (const chunk of chunksOf(requestOf(chat), controller.signal))
             follow(() => turn.take(chunk));
     } catch (error) {
-        reason = error instanceof Refusal ? error.message : `The answer broke off: ${error.message}`;
+        reason = error instanceof Refusal ? error.message
+            : `The answer broke off: ${error.message}`;
     }
     if (chat === messages) finish(turn, question, reason, controller.signal.aborted);
 }
