@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page of the server: a chat. embed.cmake makes these arrays from the files of page/. A zero
- * byte, which the sizes do not count, follows each. */
+/* The page at /, which the build makes of the files in page/. */
 #ifndef SERVE_PAGE_H
 #define SERVE_PAGE_H
+
 #include <stddef.h>
 
 extern const char serve_page_html[], serve_page_css[], serve_page_js[];
 extern const size_t serve_page_html_bytes, serve_page_css_bytes, serve_page_js_bytes;
+
 #endif

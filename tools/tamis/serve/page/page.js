@@ -311,7 +311,8 @@ class Turn {
     label(at, tokens, share) {
         const {reads} = this;
         const total = number(reads.tokens.length);
-        const which = at ? `${number(at)} of ${total}: “${tokens[0].part.textContent}”`
+        const text = tokens[0].part.textContent; // none while it is half a character
+        const which = at ? `${number(at)} of ${total}${text && `: “${text}”`}`
             : `all ${total}, their mean`;
         const who = at ? 'This token' : 'A token';
         const over = at ? 'layers' : 'tokens and layers';
