@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Which parts are built beside the library: TAMIS_STORE, TAMIS_REDIS, TAMIS_PCRE2, TAMIS_TOOLS
-# and TAMIS_TESTS become ON or OFF.
+# Which parts are built beside the library: TAMIS_STORE, TAMIS_REDIS, TAMIS_PCRE2, TAMIS_TOOLS,
+# TAMIS_SERVE and TAMIS_TESTS become ON or OFF.
 # AUTO is OFF where something is missing, and says so; ON is an error then.
 
 # tamis_choose(OPTION WHAT [MISSING...])
@@ -63,6 +63,17 @@ if(TAMIS_TOOLS)
     endif()
 endif()
 tamis_choose(TAMIS_TOOLS "Command line" ${missing})
+
+set(missing "")
+if(NOT TAMIS_TOOLS)
+    set(TAMIS_SERVE OFF)
+elseif(TAMIS_SERVE)
+    tamis_find(MICROHTTPD microhttpd.h microhttpd "libmicrohttpd (Debian: libmicrohttpd-dev)")
+    if(NOT TAMIS_STORE)
+        list(APPEND missing "store (TAMIS_STORE=ON)")
+    endif()
+endif()
+tamis_choose(TAMIS_SERVE "Server, tamis serve" ${missing})
 
 # cmocka is found without pkg-config, which GPU machines lack.
 set(missing "")

@@ -7,6 +7,9 @@
 #include "cli/commands.h"
 #include "compare/compare.h"
 #include "eval/eval.h"
+#ifdef TAMIS_HAVE_SERVE
+#include "serve/serve.h"
+#endif
 #ifdef TAMIS_HAVE_STORE
 #include "store/shared.h"
 #endif
@@ -16,6 +19,9 @@
 const cli_command *const cli_commands[] = {&cli_devices_command,
                                            &cli_models_command,
                                            &cli_run_command,
+#ifdef TAMIS_HAVE_SERVE
+                                           &serve_command,
+#endif
                                            &compare_command,
                                            &cli_tokenize_command,
                                            &tune_command,

@@ -39,9 +39,12 @@ static void print_to(cli_answer *a, size_t end) {
     a->printed = end;
 }
 
-/* Prints what is text for certain of the first `end` bytes. */
-static void print_whole(cli_answer *a, size_t end) {
-    print_to(a, end - cli_utf8_unfinished(a->text, end));
+static size_t whole(const cli_answer *a, size_t end) {
+    return end > 0 ? end - cli_utf8_unfinished(a->text, end) : 0;
+}
+
+size_t cli_answer_ready(const cli_answer *a, bool ended) {
+    return whole(a, a->stopped || ended ? a->bytes : a->bytes - begun_stop(a));
 }
 
 bool cli_answer_add(cli_answer *a, const char *piece, size_t bytes) {
@@ -57,12 +60,12 @@ bool cli_answer_add(cli_answer *a, const char *piece, size_t bytes) {
         a->stopped = stop > 0;
         if (a->stopped) a->bytes = end - stop;
     }
-    print_whole(a, a->stopped ? a->bytes : a->bytes - begun_stop(a));
+    print_to(a, cli_answer_ready(a, false));
     return true;
 }
 
 void cli_answer_end(cli_answer *a) {
-    print_whole(a, a->bytes);
+    print_to(a, cli_answer_ready(a, true));
     if (a->to != NULL) {
         fputc('\n', a->to); /* so that what follows, on stderr too, begins a line */
         fflush(a->to);

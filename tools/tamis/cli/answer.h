@@ -22,6 +22,8 @@ typedef struct cli_answer {
 
 /* Adds the bytes of a token. False without memory. */
 bool cli_answer_add(cli_answer *answer, const char *piece, size_t bytes);
+/* How many bytes of the text are not held back; with `ended`, when no token follows. */
+size_t cli_answer_ready(const cli_answer *answer, bool ended);
 /* Writes what was held back, unless it is a stop text, and a newline. Of a character that is not
  * whole nothing is written, so that the output is text. Frees the text. */
 void cli_answer_end(cli_answer *answer);

@@ -27,21 +27,37 @@ static void token_text(const tamis_vocab *vocab, int32_t token, char out[256]) {
 
 static size_t add(jinja_message *to, const char *role, uint8_t origin, const char *text,
                   size_t bytes) {
-    *to = (jinja_message){role, text, bytes, origin};
+    *to = (jinja_message){.role = role, .text = text, .bytes = bytes, .origin = origin};
     return 1;
+}
+
+static tamis_status run_template(const cli_chat *chat, const jinja_message *messages, size_t count,
+                                 bool answers, jinja_result *out, tamis_error *error) {
+    char bos[256], eos[256];
+    const tamis_vocab_info *info = tamis_vocab_describe(chat->vocab);
+    token_text(chat->vocab, info->bos, bos);
+    token_text(chat->vocab, info->eos, eos);
+    const jinja_conversation all = {.messages = messages,
+                                    .count = count,
+                                    .bos = bos,
+                                    .eos = eos,
+                                    .date = chat->dated ? &chat->date : NULL,
+                                    .add_generation_prompt = answers};
+    tamis_error reason = {0};
+    const tamis_status status =
+        jinja_render(tamis_vocab_chat_template(chat->vocab), &all, out, &reason);
+    if (status == TAMIS_OK) return TAMIS_OK;
+    return cli_error(error, status == TAMIS_E_FORMAT ? TAMIS_E_UNSUPPORTED : status,
+                     "the file's chat template cannot be run: %s", reason.text);
 }
 
 /* A conversation of `turns` answered turns, and one with `text` unless that is NULL. */
 static tamis_status render(const cli_chat *chat, uint32_t turns, const char *answer,
                            const char *text, size_t bytes, jinja_result *out, tamis_error *error) {
-    char bos[256], eos[256];
-    const tamis_vocab_info *info = tamis_vocab_describe(chat->vocab);
     jinja_message *messages = calloc(2 * (size_t)turns + 2, sizeof(*messages));
     size_t n = 0;
     *out = (jinja_result){0};
     if (messages == NULL) return cli_no_memory(error);
-    token_text(chat->vocab, info->bos, bos);
-    token_text(chat->vocab, info->eos, eos);
     if (chat->system != NULL)
         n += add(messages, "system", OF_SYSTEM, chat->system, strlen(chat->system));
     for (uint32_t i = 0; i < turns; i++) {
@@ -49,19 +65,9 @@ static tamis_status render(const cli_chat *chat, uint32_t turns, const char *ans
         n += add(messages + n, "assistant", OF_ANSWER, answer, strlen(answer));
     }
     if (text != NULL) n += add(messages + n, "user", OF_USER, text, bytes);
-    const jinja_conversation all = {.messages = messages,
-                                    .count = n,
-                                    .bos = bos,
-                                    .eos = eos,
-                                    .date = chat->dated ? &chat->date : NULL,
-                                    .add_generation_prompt = text != NULL};
-    tamis_error reason = {0};
-    const tamis_status status =
-        jinja_render(tamis_vocab_chat_template(chat->vocab), &all, out, &reason);
+    const tamis_status status = run_template(chat, messages, n, text != NULL, out, error);
     free(messages);
-    if (status == TAMIS_OK) return TAMIS_OK;
-    return cli_error(error, status == TAMIS_E_FORMAT ? TAMIS_E_UNSUPPORTED : status,
-                     "the file's chat template cannot be run: %s", reason.text);
+    return status;
 }
 
 static bool is_space(char c) {
@@ -295,11 +301,11 @@ static tamis_status append_text(const cli_chat *chat, const specials *s, const j
     return status;
 }
 
-static tamis_status append_turn(const cli_chat *chat, const specials *s, const jinja_result *r,
-                                size_t from, cli_tokens *out, tamis_error *error) {
+static tamis_status append_range(const cli_chat *chat, const specials *s, const jinja_result *r,
+                                 size_t from, size_t end, cli_tokens *out, tamis_error *error) {
     tamis_status status = TAMIS_OK;
     size_t text = from;
-    for (size_t at = from; at < r->bytes && status == TAMIS_OK;) {
+    for (size_t at = from; at < end && status == TAMIS_OK;) {
         const special *found = special_at(s, r, at);
         if (found == NULL) {
             at++;
@@ -310,7 +316,7 @@ static tamis_status append_turn(const cli_chat *chat, const specials *s, const j
         at += found->bytes;
         text = at;
     }
-    if (status == TAMIS_OK) status = append_text(chat, s, r, text, r->bytes, out, error);
+    if (status == TAMIS_OK) status = append_text(chat, s, r, text, end, out, error);
     return status;
 }
 
@@ -338,7 +344,7 @@ static tamis_status cut(const cli_chat *chat, const jinja_result *r, size_t from
     if (status == TAMIS_OK) status = check_tags(chat, &s, r, error);
     if (status == TAMIS_OK && chat->turns == 0) status = append_bos(chat, &s, r, out, error);
     if (status == TAMIS_OK && chat->turns > 0) from = skip_to_end(&s, r, from);
-    if (status == TAMIS_OK) status = append_turn(chat, &s, r, from, out, error);
+    if (status == TAMIS_OK) status = append_range(chat, &s, r, from, r->bytes, out, error);
     free(s.all);
     return status;
 }
@@ -355,6 +361,121 @@ tamis_status cli_template_turn(const cli_chat *chat, const char *text, size_t by
     if (status == TAMIS_OK) return TAMIS_OK;
     free(out->ids);
     *out = (cli_tokens){0};
+    return status;
+}
+
+/* ---- Whole conversations --------------------------------------------------------------------- */
+
+/* Messages are told apart by their numbers modulo this. */
+#define OF_MESSAGE_MAX 100u
+#define OF_DOCUMENT    101u /* or the number above */
+
+static uint8_t message_origin(size_t message) {
+    return (uint8_t)(1 + message % OF_MESSAGE_MAX);
+}
+
+static uint8_t document_at(const jinja_result *r, size_t at) {
+    return r->origins[at] >= OF_DOCUMENT ? r->origins[at] : 0;
+}
+
+/* Neighbours have different numbers; those further apart may have one. */
+static uint8_t *origins_of(const cli_message *message, size_t number) {
+    uint8_t *origins = malloc(message->bytes + 1);
+    if (origins == NULL) return NULL;
+    memset(origins, message_origin(number), message->bytes);
+    for (size_t i = 0; message->documents != NULL && i < message->bytes; i++)
+        if (message->documents[i] != 0)
+            origins[i] = (uint8_t)(OF_DOCUMENT + message->documents[i] % 2);
+    return origins;
+}
+
+/* Whether a message says something beside its documents. */
+static bool says(const cli_message *message) {
+    for (size_t i = 0; i < message->bytes; i++)
+        if (!is_space(message->text[i]) &&
+            (message->documents == NULL || message->documents[i] == 0))
+            return true;
+    return false;
+}
+
+static tamis_status check_all_said(const cli_message *messages, size_t count, const jinja_result *r,
+                                   tamis_error *error) {
+    for (size_t i = 0; i < count; i++)
+        if (says(&messages[i]) &&
+            (r->bytes == 0 || memchr(r->origins, message_origin(i), r->bytes) == NULL))
+            return cli_error(error, TAMIS_E_ARGUMENT,
+                             "the file's chat template leaves out what message %zu says, of role "
+                             "%s",
+                             i, messages[i].role);
+    return TAMIS_OK;
+}
+
+static tamis_status render_messages(const cli_chat *chat, const cli_message *messages, size_t count,
+                                    jinja_result *r, tamis_error *error) {
+    jinja_message *all = calloc(count + 1, sizeof(*all));
+    bool made = all != NULL;
+    for (size_t i = 0; made && i < count; i++) {
+        uint8_t *origins = origins_of(&messages[i], i);
+        made = origins != NULL;
+        all[i] = (jinja_message){.role = messages[i].role,
+                                 .text = messages[i].text,
+                                 .bytes = messages[i].bytes,
+                                 .origins = origins};
+    }
+    tamis_status status =
+        made ? run_template(chat, all, count, true, r, error) : cli_no_memory(error);
+    for (size_t i = 0; all != NULL && i < count; i++)
+        free((void *)all[i].origins);
+    free(all);
+    return status;
+}
+
+/* The tokens from `before` on are a part. */
+static tamis_status end_part(cli_prompt *out, size_t before, bool document, tamis_error *error) {
+    if (out->tokens.count == before) return TAMIS_OK;
+    cli_part *parts = realloc(out->parts, (out->n_parts + 1) * sizeof(*parts));
+    if (parts == NULL) return cli_no_memory(error);
+    out->parts = parts;
+    parts[out->n_parts++] = (cli_part){out->tokens.count - before, document};
+    return TAMIS_OK;
+}
+
+/* Appends tokens from `at` up to where a document begins or ends; *end is there. */
+static tamis_status append_part(const cli_chat *chat, const specials *s, const jinja_result *r,
+                                size_t at, size_t *end, cli_prompt *out, tamis_error *error) {
+    const size_t before = out->tokens.count;
+    const uint8_t document = document_at(r, at);
+    for (*end = at + 1; *end < r->bytes && document_at(r, *end) == document;)
+        ++*end;
+    const tamis_status status = append_range(chat, s, r, at, *end, &out->tokens, error);
+    return status == TAMIS_OK ? end_part(out, before, document != 0, error) : status;
+}
+
+static tamis_status cut_messages(const cli_chat *chat, const jinja_result *r, cli_prompt *out,
+                                 tamis_error *error) {
+    specials s = {0};
+    tamis_status status = find_specials(chat->vocab, &s, error);
+    if (status == TAMIS_OK) status = check_tags(chat, &s, r, error);
+    if (status == TAMIS_OK) status = append_bos(chat, &s, r, &out->tokens, error);
+    if (status == TAMIS_OK) status = end_part(out, 0, false, error);
+    for (size_t at = 0, end = 0; at < r->bytes && status == TAMIS_OK; at = end)
+        status = append_part(chat, &s, r, at, &end, out, error);
+    free(s.all);
+    return status;
+}
+
+tamis_status cli_template_messages(const cli_chat *chat, const cli_message *messages, size_t count,
+                                   cli_prompt *out, tamis_error *error) {
+    jinja_result r = {0};
+    *out = (cli_prompt){0};
+    tamis_status status = render_messages(chat, messages, count, &r, error);
+    if (status == TAMIS_OK) status = check_all_said(messages, count, &r, error);
+    if (status == TAMIS_OK) status = cut_messages(chat, &r, out, error);
+    jinja_result_free(&r);
+    if (status == TAMIS_OK) return TAMIS_OK;
+    free(out->tokens.ids);
+    free(out->parts);
+    *out = (cli_prompt){0};
     return status;
 }
 

@@ -327,3 +327,21 @@ cli_default cli_default_text(const char *flag) {
     }
     return say_groups(&g);
 }
+
+/* ---- Both ------------------------------------------------------------------------------------ */
+
+bool cli_policies(const char *command, const cli_policy_flags *f, uint32_t page_size,
+                  tamis_selection *selection, tamis_eviction *eviction, tamis_bounds_kind *bounds) {
+    const cli_list selections = {1, {f->select}};
+    if (!cli_check_selections(command, &selections, f->budget != CLI_UNSET, &f->selection) ||
+        !cli_selection(command, f->select, f->budget, &f->selection, page_size, selection))
+        return false;
+    if (f->score != CLI_UNSET && selection->kind != TAMIS_SELECT_QUEST) {
+        cli_fail(command, "--score: is given without quest, which alone has one (see --select)");
+        return false;
+    }
+    *bounds = f->score != CLI_UNSET ? (tamis_bounds_kind)f->score : cli_selection_bounds(f->select);
+    if (CLI_EVICTION_KIND(f->evict) == TAMIS_EVICT_NONE)
+        return cli_check_no_eviction(command, f->evict_budget != CLI_UNSET, &f->eviction);
+    return cli_eviction(command, f->evict, f->evict_budget, &f->eviction, false, eviction);
+}

@@ -158,4 +158,43 @@ typedef struct cli_default {
 } cli_default;
 cli_default cli_default_text(const char *flag);
 
+/* ---- Both ------------------------------------------------------------------------------------ */
+
+/* The flags of a command that has one selection and one eviction. */
+typedef struct cli_policy_flags {
+    uint32_t select, score, budget, evict, evict_budget;
+    cli_selection_flags selection;
+    cli_eviction_flags eviction;
+} cli_policy_flags;
+
+#define CLI_POLICY_UNSET                                                                           \
+    {                                                                                              \
+        .select = TAMIS_SELECT_FULL, .score = CLI_UNSET, .budget = CLI_UNSET,                      \
+        .evict = CLI_EVICTION_OF(TAMIS_EVICT_NONE, 0), .evict_budget = CLI_UNSET,                  \
+        .selection = CLI_SELECTION_UNSET, .eviction = CLI_EVICTION_UNSET                           \
+    }
+
+/* clang-format off */
+#define CLI_POLICY_OPTIONS(type, member)                                                           \
+    {"--select", "NAME", "which pages a query reads: {} (default full)", CLI_SELECTION,            \
+     offsetof(type, member.select), 0, 0, NULL},                                                   \
+    {"--score", "KIND",                                                                            \
+     "bounds by which quest scores pages: {} (default meanstd, minmax for quest-paper)",           \
+     CLI_CHOICE, offsetof(type, member.score), 0, 0, cli_bounds},                                  \
+    {"--budget", "N", "tokens of a lane that the selection reads (default 2048)", CLI_NUMBER,      \
+     offsetof(type, member.budget), 1, CLI_TOKENS_MAX, NULL},                                      \
+    CLI_SELECTION_OPTIONS(type, member.selection),                                                 \
+    CLI_DENSE_LAYERS_OPTION(type, member.selection),                                               \
+    {"--evict", "KIND", "which tokens the cache keeps at the prompt's end: {} (default none)",     \
+     CLI_EVICTION, offsetof(type, member.evict), 0, 0, NULL},                                      \
+    {"--evict-budget", "N", "tokens of a lane that are kept (default 2048)", CLI_NUMBER,           \
+     offsetof(type, member.evict_budget), 1, CLI_TOKENS_MAX, NULL},                                \
+    CLI_EVICTION_OPTIONS_OF(type, member.eviction)
+/* clang-format on */
+
+/* What the flags mean; prints why and returns false where they mean nothing. *bounds is the kind of
+ * the cache's bounds. */
+bool cli_policies(const char *command, const cli_policy_flags *flags, uint32_t page_size,
+                  tamis_selection *selection, tamis_eviction *eviction, tamis_bounds_kind *bounds);
+
 #endif

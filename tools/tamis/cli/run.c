@@ -17,10 +17,9 @@ typedef struct run_flags {
     const char *device, *model, *file, *prompt, *prompt_file, *question, *system, *date, *session;
     const char *json;
     cli_texts stops;
-    uint32_t select, score, budget, tokens, dtype, bounds_dtype, page_size, context;
-    uint32_t evict, evict_budget, times, ignore_eos, chat, chat_format;
-    cli_selection_flags selection;
-    cli_eviction_flags eviction;
+    uint32_t tokens, dtype, bounds_dtype, page_size, context;
+    uint32_t times, ignore_eos, chat, chat_format;
+    cli_policy_flags policies;
     cli_sampling_flags sampling;
     cli_chunk_flags chunks;
 } run_flags;
@@ -38,20 +37,7 @@ static const cli_option options[] = {
     CLI_CHUNK_OPTIONS(run_flags, chunks),
     {"--question", "TEXT", "text after the prompt, read token by token under the selection",
      CLI_TEXT, offsetof(run_flags, question), 0, 0, NULL},
-    {"--select", "NAME", "which pages a query reads: {} (default full)", CLI_SELECTION,
-     offsetof(run_flags, select), 0, 0, NULL},
-    {"--score", "KIND",
-     "bounds by which quest scores pages: {} (default meanstd, minmax for quest-paper)", CLI_CHOICE,
-     offsetof(run_flags, score), 0, 0, cli_bounds},
-    {"--budget", "N", "tokens of a lane that the selection reads (default 2048)", CLI_NUMBER,
-     offsetof(run_flags, budget), 1, CLI_TOKENS_MAX, NULL},
-    CLI_SELECTION_OPTIONS(run_flags, selection),
-    CLI_DENSE_LAYERS_OPTION(run_flags, selection),
-    {"--evict", "KIND", "which tokens the cache keeps at the prompt's end: {} (default none)",
-     CLI_EVICTION, offsetof(run_flags, evict), 0, 0, NULL},
-    {"--evict-budget", "N", "tokens of a lane that are kept (default 2048)", CLI_NUMBER,
-     offsetof(run_flags, evict_budget), 1, CLI_TOKENS_MAX, NULL},
-    CLI_EVICTION_OPTIONS_OF(run_flags, eviction),
+    CLI_POLICY_OPTIONS(run_flags, policies),
     {"--times", "WORD",
      "{}: whether to print the device time of evicting, for which each step waits, and with "
      "chunks the time to the first token (default off)",
@@ -374,26 +360,12 @@ static tamis_status converse(cli_session *s, const run_flags *f, const char *tex
     return status;
 }
 
-/* What the flags of the selection and of the eviction mean. */
-static bool choose_policies(const run_flags *f, bool chunks, tamis_selection *selection,
-                            tamis_eviction *eviction) {
-    const char *name = cli_run_command.name;
-    const cli_list selections = {1, {f->select}};
-    if (!cli_check_selections(name, &selections, f->budget != CLI_UNSET, &f->selection) ||
-        !cli_selection(name, f->select, f->budget, &f->selection, cli_page_size(f->page_size),
-                       selection))
-        return false;
-    if (f->score != CLI_UNSET && selection->kind != TAMIS_SELECT_QUEST) {
-        cli_fail(name, "--score: is given without quest, which alone has one (see --select)");
-        return false;
-    }
-    if (CLI_EVICTION_KIND(f->evict) == TAMIS_EVICT_NONE) {
-        if (f->times && !chunks)
-            cli_fail(name, "--times: is given where nothing is evicted (see --evict)");
-        return (!f->times || chunks) &&
-               cli_check_no_eviction(name, f->evict_budget != CLI_UNSET, &f->eviction);
-    }
-    return cli_eviction(name, f->evict, f->evict_budget, &f->eviction, false, eviction);
+/* Times of evicting, or of chunks. */
+static bool check_times(const run_flags *f, bool chunks) {
+    const bool evicts = CLI_EVICTION_KIND(f->policies.evict) != TAMIS_EVICT_NONE;
+    if (!f->times || evicts || chunks) return true;
+    cli_fail(cli_run_command.name, "--times: is given where nothing is evicted (see --evict)");
+    return false;
 }
 
 /* h2o sums the attention of all tokens of a prompt, and loaded ones attend to nothing: it would keep
@@ -418,16 +390,16 @@ static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunk
         .cache = {.page_size = cli_page_size(f->page_size),
                   .dtype = (tamis_dtype)f->dtype,
                   .bounds_dtype = (tamis_bounds_dtype)f->bounds_dtype},
-        .plan = {.flags = f->times != 0 && CLI_EVICTION_KIND(f->evict) != TAMIS_EVICT_NONE
+        .plan = {.flags = f->times != 0 && CLI_EVICTION_KIND(f->policies.evict) != TAMIS_EVICT_NONE
                               ? TAMIS_PLAN_TIMING
                               : 0}};
-    if (!choose_policies(f, chunks->used, &out->plan.selection, &out->plan.eviction) ||
+    if (!check_times(f, chunks->used) ||
+        !cli_policies(cli_run_command.name, &f->policies, cli_page_size(f->page_size),
+                      &out->plan.selection, &out->plan.eviction, &out->cache.bounds.kind) ||
         !check_prefix_eviction(&out->plan.eviction, chunks) ||
         !cli_sampling(cli_run_command.name, &f->sampling, &out->sampling))
         return false;
     out->cache.planes = tamis_eviction_planes(&out->plan.eviction);
-    out->cache.bounds.kind =
-        f->score != CLI_UNSET ? (tamis_bounds_kind)f->score : cli_selection_bounds(f->select);
     return true;
 }
 
@@ -488,17 +460,11 @@ static tamis_status run_chunks(const run_flags *f, cli_session_params *params,
 }
 
 static int run_command(int argc, char *const *argv) {
-    run_flags f = {.select = TAMIS_SELECT_FULL,
-                   .score = CLI_UNSET,
+    run_flags f = {.policies = CLI_POLICY_UNSET,
                    .dtype = TAMIS_F16,
                    .page_size = 1,
                    .tokens = CLI_UNSET,
                    .chat_format = CLI_UNSET,
-                   .budget = CLI_UNSET,
-                   .evict = CLI_EVICTION_OF(TAMIS_EVICT_NONE, 0),
-                   .evict_budget = CLI_UNSET,
-                   .eviction = CLI_EVICTION_UNSET,
-                   .selection = CLI_SELECTION_UNSET,
                    .sampling = CLI_SAMPLING_UNSET,
                    .chunks = CLI_CHUNKS_UNSET};
     cli_session_params params;

@@ -19,6 +19,7 @@ typedef struct jinja_message {
     const char *text;
     size_t bytes;
     uint8_t origin;
+    const uint8_t *origins; /* [bytes] in the place of `origin`; NULL: all are that */
 } jinja_message;
 
 typedef struct jinja_conversation {

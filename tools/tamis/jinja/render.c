@@ -9,6 +9,7 @@ static jinja_value message_of(jinja_work *w, const jinja_message *message) {
     jinja_value map = jinja_of_map(w, JINJA_MAP);
     uint8_t *origins = jinja_take(w, message->bytes + 1);
     memset(origins, message->origin, message->bytes);
+    if (message->origins != NULL) memcpy(origins, message->origins, message->bytes);
     const jinja_text text = {message->text, origins, message->bytes};
     jinja_put(w, map.map, jinja_literal("role"), jinja_of_text(jinja_literal(message->role)));
     jinja_put(w, map.map, jinja_literal("content"), jinja_of_text(text));

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HTTP requests, from their headers to their answers. */
+#include "serve/call.h"
+
+#include "serve/routes.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define DROP_MAX                                                                                   \
+    ((size_t)64 << 20) /* bytes of a body that is refused, which are read all the same */
+
+static const char *header(const serve_call *call, const char *name) {
+    return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
+}
+
+/* ---- Headers --------------------------------------------------------------------------------- */
+
+static bool is_json(const char *type) {
+    static const char json[] = "application/json";
+    const size_t n = sizeof json - 1;
+    return type != NULL && strncasecmp(type, json, n) == 0 &&
+           (type[n] == '\0' || type[n] == ';' || type[n] == ' ');
+}
+
+static bool check_body(serve_call *call) {
+    const char *type = header(call, "Content-Type"), *length = header(call, "Content-Length");
+    if (strcmp(call->route->method, "POST") != 0) return true;
+    if (!is_json(type))
+        return serve_refuse(&call->refusal, 415, NULL, "bad_content_type",
+                            "Content-Type is '%.80s'; it must be application/json",
+                            type != NULL ? type : "");
+    if (length == NULL || strtoull(length, NULL, 10) <= call->server->body_bytes) return true;
+    return serve_refuse(&call->refusal, 413, NULL, "body_too_large",
+                        "the body has %.20s bytes; %" PRIu32 " are the most", length,
+                        call->server->body_bytes);
+}
+
+/* The origin comes first, so that a page that is let in can read why it is refused. */
+static bool check_access(serve_call *call) {
+    const serve_access *access = call->server->access;
+    const char *host = header(call, "Host"), *origin = header(call, "Origin");
+    bool cross = false;
+    if (!serve_access_host(access, host, &call->refusal) ||
+        !serve_access_origin(access, origin, host, &cross, &call->refusal))
+        return false;
+    if (cross) snprintf(call->origin, sizeof call->origin, "%s", origin);
+    if (call->preflight || (call->route != NULL && call->route->open)) return true;
+    return serve_access_key(access, header(call, "Authorization"), call->salt, &call->refusal);
+}
+
+static void check(serve_call *call, const char *method, const char *url) {
+    if (call->preflight) {
+        check_access(call);
+        if (call->refusal.http == 0 && (call->origin[0] == '\0' || !serve_route_has(url)))
+            serve_refuse(&call->refusal, 405, NULL, NULL,
+                         "OPTIONS is answered to other origins alone");
+        return;
+    }
+    serve_refusal unknown = {0};
+    call->route = serve_route_find(method, url, &unknown);
+    if (!check_access(call)) return;
+    if (call->route == NULL)
+        call->refusal = unknown;
+    else if (check_body(call))
+        snprintf(call->name, sizeof call->name, "%s", serve_route_rest(call->route, url));
+}
+
+serve_call *serve_call_begin(serve_server *server, struct MHD_Connection *connection,
+                             const char *method, const char *url) {
+    serve_call *call = calloc(1, sizeof *call);
+    if (call == NULL) return NULL;
+    atomic_fetch_add(&server->calls, 1);
+    call->server = server;
+    call->connection = connection;
+    call->began = cli_seconds();
+    call->preflight = strcmp(method, "OPTIONS") == 0;
+    check(call, method, url);
+    return call;
+}
+
+/* A client that still sends when the connection is closed may lose the answer. So a body is read also
+ * where the request is refused, unless the client waits for leave to send it, or it is far too long. */
+enum MHD_Result serve_call_greet(serve_call *call) {
+    const char *length = header(call, "Content-Length");
+    const bool endless = length != NULL && strtoull(length, NULL, 10) > DROP_MAX;
+    if (call->refusal.http != 0 && (endless || header(call, "Expect") != NULL))
+        return serve_call_refuse(call);
+    return MHD_YES;
+}
+
+/* ---- The body -------------------------------------------------------------------------------- */
+
+static bool drop(serve_call *call, size_t bytes) {
+    free(call->body);
+    call->body = NULL;
+    call->dropped += call->bytes + bytes;
+    call->bytes = call->room = 0;
+    return call->dropped <= DROP_MAX;
+}
+
+bool serve_call_take(serve_call *call, const char *data, size_t bytes) {
+    const uint32_t most = call->server->body_bytes;
+    if (cli_seconds() - call->began > call->server->seconds) return false;
+    if (call->refusal.http == 0 && call->bytes + bytes > most)
+        serve_refuse(&call->refusal, 413, NULL, "body_too_large",
+                     "the body has more than %" PRIu32 " bytes", most);
+    if (call->refusal.http != 0) return drop(call, bytes);
+    if (call->bytes + bytes > call->room) {
+        const size_t room = 2 * (call->bytes + bytes);
+        char *body = realloc(call->body, room);
+        if (body == NULL) {
+            serve_refuse_memory(&call->refusal);
+            return drop(call, bytes);
+        }
+        call->body = body;
+        call->room = room;
+    }
+    memcpy(call->body + call->bytes, data, bytes);
+    call->bytes += bytes;
+    return true;
+}
+
+/* ---- Answers --------------------------------------------------------------------------------- */
+
+static bool add_headers(const serve_call *call, struct MHD_Response *response, const char *type) {
+    static const char policy[] =
+        "default-src 'none'; connect-src 'self'; style-src 'self'; script-src 'self'; "
+        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    char seconds[16];
+    snprintf(seconds, sizeof seconds, "%u", call->refusal.wait);
+    return (type == NULL || MHD_add_response_header(response, "Content-Type", type)) &&
+           MHD_add_response_header(response, "Cache-Control", "no-store") &&
+           MHD_add_response_header(response, "X-Content-Type-Options", "nosniff") &&
+           MHD_add_response_header(response, "Content-Security-Policy", policy) &&
+           (call->refusal.wait == 0 || MHD_add_response_header(response, "Retry-After", seconds)) &&
+           (call->refusal.http != 401 ||
+            MHD_add_response_header(response, "WWW-Authenticate", "Bearer")) &&
+           (call->origin[0] == '\0' ||
+            (MHD_add_response_header(response, "Access-Control-Allow-Origin", call->origin) &&
+             MHD_add_response_header(response, "Vary", "Origin")));
+}
+
+/* Takes the response, which may be NULL. */
+static enum MHD_Result queue(serve_call *call, unsigned http, struct MHD_Response *response,
+                             const char *type) {
+    enum MHD_Result queued = MHD_NO;
+    if (response != NULL && add_headers(call, response, type))
+        queued = MHD_queue_response(call->connection, http, response);
+    if (response != NULL) MHD_destroy_response(response);
+    serve_metrics_answered(call->server->metrics, serve_route_place(call->route), http);
+    return queued;
+}
+
+enum MHD_Result serve_call_send(serve_call *call, unsigned http, const char *type, const char *text,
+                                size_t bytes) {
+    return queue(
+        call, http,
+        MHD_create_response_from_buffer(bytes, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY),
+        type);
+}
+
+enum MHD_Result serve_call_refuse(serve_call *call) {
+    char *text = serve_refusal_json(&call->refusal);
+    const enum MHD_Result sent =
+        text == NULL
+            ? MHD_NO
+            : serve_call_send(call, call->refusal.http, "application/json", text, strlen(text));
+    free(text);
+    return sent;
+}
+
+static enum MHD_Result answer_preflight(serve_call *call) {
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
+    if (response != NULL &&
+        (!MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST") ||
+         !MHD_add_response_header(response, "Access-Control-Allow-Headers",
+                                  "Authorization, Content-Type") ||
+         !MHD_add_response_header(response, "Access-Control-Max-Age", "600"))) {
+        MHD_destroy_response(response);
+        response = NULL;
+    }
+    return queue(call, 204, response, NULL);
+}
+
+static enum MHD_Result answer_stream(serve_call *call) {
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, serve_job_read, call->job, NULL);
+    /* nginx, as a proxy, would hold the stream back. */
+    if (response != NULL && !MHD_add_response_header(response, "X-Accel-Buffering", "no")) {
+        MHD_destroy_response(response);
+        response = NULL;
+    }
+    return queue(call, 200, response, "text/event-stream");
+}
+
+/* A reply that is complete, unless the connection is to be suspended again. */
+static enum MHD_Result answer_whole(serve_call *call) {
+    serve_job *job = call->job;
+    if (serve_job_wait(job, true)) return MHD_YES;
+    pthread_mutex_lock(&job->lock);
+    const bool gone = job->gone;
+    struct MHD_Response *response =
+        gone ? NULL : MHD_create_response_from_buffer(job->bytes, job->out, MHD_RESPMEM_MUST_COPY);
+    const unsigned http = job->http;
+    call->refusal.wait = job->retry_after;
+    pthread_mutex_unlock(&job->lock);
+    return gone ? MHD_NO : queue(call, http, response, "application/json");
+}
+
+enum MHD_Result serve_call_answer(serve_call *call) {
+    if (call->refusal.http != 0) return serve_call_refuse(call);
+    if (call->preflight) return answer_preflight(call);
+    enum MHD_Result done = call->job == NULL ? call->route->answer(call) : MHD_YES;
+    if (call->refusal.http != 0) return serve_call_refuse(call);
+    if (call->job == NULL) return done;
+    return call->job->request->stream ? answer_stream(call) : answer_whole(call);
+}
+
+void serve_call_end(serve_call *call) {
+    if (call == NULL) return;
+    if (call->job != NULL) {
+        serve_job_leave(call->job);
+        serve_engine_wake(call->server->engine);
+        serve_job_release(call->job);
+    }
+    free(call->body);
+    atomic_fetch_sub(&call->server->calls, 1);
+    free(call);
+}

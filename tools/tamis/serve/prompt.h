@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages and prompts of a request, as tokens. */
+#ifndef SERVE_PROMPT_H
+#define SERVE_PROMPT_H
+
+#include "serve/request.h"
+
+/* Of "messages": roles system, developer, user and assistant; contents are texts, or parts of types
+ * text and document. Fills `prompt`. False: refused. */
+bool serve_prompt_of_messages(const cJSON *messages, const serve_model *model, cli_prompt *prompt,
+                              serve_refusal *refusal);
+/* Of "prompt": a text, tokens, or a list of texts or of lists of tokens. Fills the request's prompts. */
+bool serve_prompts_of(const cJSON *prompt, const serve_model *model, serve_request *request,
+                      serve_refusal *refusal);
+/* A token by its number. `param` is the field. */
+bool serve_token_of(const cJSON *value, const serve_model *model, const char *param, int32_t *out,
+                    serve_refusal *refusal);
+
+#endif

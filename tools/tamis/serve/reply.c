@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Answers as JSON. */
+#include "serve/reply.h"
+
+#include "cli/utf8.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAST_LOGPROB (-9999.0) /* stands for minus infinity, which JSON lacks; OpenAI's, too */
+
+char *serve_text(const char *text, size_t bytes) {
+    char *out = malloc(3 * bytes + 1), *to = out;
+    for (size_t at = 0; out != NULL && at < bytes;) {
+        const size_t n = text[at] != '\0' ? cli_utf8_character(text + at, bytes - at) : 0;
+        const size_t length = n > 0 ? n : strlen(CLI_REPLACEMENT);
+        memcpy(to, n > 0 ? text + at : CLI_REPLACEMENT, length);
+        to += length;
+        at += n > 0 ? n : 1;
+    }
+    if (out != NULL) *to = '\0';
+    return out;
+}
+
+static bool add_text(cJSON *to, const char *name, const char *text, size_t bytes) {
+    char *own = serve_text(text, bytes);
+    const bool added = own != NULL && cJSON_AddStringToObject(to, name, own) != NULL;
+    free(own);
+    return added;
+}
+
+/* ---- Probabilities --------------------------------------------------------------------------- */
+
+static double logprob_of(const serve_likely *likely) {
+    return likely->logprob > LEAST_LOGPROB ? likely->logprob : LEAST_LOGPROB;
+}
+
+static bool add_token(cJSON *to, const serve_model *model, const serve_likely *likely) {
+    size_t bytes = 0;
+    const char *piece = tamis_vocab_token_text(model->vocab, likely->token, &bytes);
+    cJSON *list = cJSON_AddArrayToObject(to, "bytes");
+    bool made = list != NULL && add_text(to, "token", piece, bytes) &&
+                cJSON_AddNumberToObject(to, "logprob", logprob_of(likely)) != NULL;
+    for (size_t i = 0; made && i < bytes; i++)
+        made = cJSON_AddItemToArray(list, cJSON_CreateNumber((unsigned char)piece[i])) != 0;
+    return made;
+}
+
+/* An object at the end of a list, which owns it. */
+static cJSON *add_object(cJSON *list) {
+    cJSON *object = cJSON_CreateObject();
+    if (object != NULL && cJSON_AddItemToArray(list, object)) return object;
+    cJSON_Delete(object);
+    return NULL;
+}
+
+/* {"content": [{token, logprob, bytes, top_logprobs}]} */
+static cJSON *chat_logprobs(const serve_choice *choice, const serve_model *model) {
+    cJSON *root = cJSON_CreateObject(), *content = cJSON_AddArrayToObject(root, "content");
+    bool made = content != NULL && cJSON_AddNullToObject(root, "refusal") != NULL;
+    for (size_t i = choice->entries_told; made && i < choice->n_entries; i++) {
+        const serve_entry *entry = &choice->entries[i];
+        cJSON *token = add_object(content), *top = cJSON_AddArrayToObject(token, "top_logprobs");
+        made = top != NULL && add_token(token, model, &entry->drawn);
+        for (uint32_t k = 0; made && k < entry->n_top; k++)
+            made = add_token(add_object(top), model, &entry->top[k]);
+    }
+    if (made) return root;
+    cJSON_Delete(root);
+    return NULL;
+}
+
+static bool add_top(cJSON *to, const serve_entry *entry, const serve_model *model) {
+    bool made = to != NULL;
+    for (uint32_t k = 0; made && k < entry->n_top; k++) {
+        size_t bytes = 0;
+        const char *piece = tamis_vocab_token_text(model->vocab, entry->top[k].token, &bytes);
+        char *own = serve_text(piece, bytes);
+        made = own != NULL && cJSON_AddNumberToObject(to, own, logprob_of(&entry->top[k])) != NULL;
+        free(own);
+    }
+    return made;
+}
+
+/* {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, lists of equal length */
+static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model) {
+    cJSON *root = cJSON_CreateObject();
+    cJSON *tokens = cJSON_AddArrayToObject(root, "tokens");
+    cJSON *logprobs = cJSON_AddArrayToObject(root, "token_logprobs");
+    cJSON *tops = cJSON_AddArrayToObject(root, "top_logprobs");
+    cJSON *offsets = cJSON_AddArrayToObject(root, "text_offset");
+    bool made = tokens != NULL && logprobs != NULL && tops != NULL && offsets != NULL;
+    for (size_t i = choice->entries_told; made && i < choice->n_entries; i++) {
+        const serve_entry *entry = &choice->entries[i];
+        size_t bytes = 0;
+        const char *piece = tamis_vocab_token_text(model->vocab, entry->drawn.token, &bytes);
+        char *own = serve_text(piece, bytes);
+        made = own != NULL && cJSON_AddItemToArray(tokens, cJSON_CreateString(own)) &&
+               cJSON_AddItemToArray(logprobs, cJSON_CreateNumber(logprob_of(&entry->drawn))) &&
+               cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)entry->offset)) &&
+               add_top(add_object(tops), entry, model);
+        free(own);
+    }
+    if (made) return root;
+    cJSON_Delete(root);
+    return NULL;
+}
+
+/* "logprobs" of what has not been told: null where they are not asked for. */
+static bool add_logprobs(cJSON *to, const serve_choice *choice, const serve_model *model) {
+    const serve_request *request = choice->job->request;
+    if (!request->logprobs || choice->entries_told == choice->n_entries)
+        return cJSON_AddNullToObject(to, "logprobs") != NULL;
+    cJSON *made = request->endpoint == SERVE_CHAT ? chat_logprobs(choice, model)
+                                                  : text_logprobs(choice, model);
+    return made != NULL && cJSON_AddItemToObject(to, "logprobs", made);
+}
+
+/* ---- Usage ----------------------------------------------------------------------------------- */
+
+static uint64_t sum(const serve_job *job, uint64_t (*of)(const serve_choice *)) {
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < job->n_choices; i++)
+        all += of(&job->choices[i]);
+    return all;
+}
+
+static uint64_t tokens_of(const serve_choice *choice) {
+    return choice->n_tokens;
+}
+
+static uint64_t read_of(const serve_choice *choice) {
+    return choice->reads.read;
+}
+
+static uint64_t held_of(const serve_choice *choice) {
+    return choice->reads.held;
+}
+
+static uint64_t loaded_of(const serve_choice *choice) {
+    return choice->n_loaded;
+}
+
+static uint64_t computed_of(const serve_choice *choice) {
+    return choice->n_computed;
+}
+
+/* Of each prompt once, whatever n is: its tokens, and those that its first answer shared. */
+static void count_prompts(const serve_job *job, double *tokens, double *cached) {
+    *tokens = *cached = 0;
+    for (uint32_t i = 0; i < job->n_choices; i += job->request->n) {
+        *tokens += (double)job->choices[i].prompt->tokens.count;
+        *cached += job->choices[i].n_cached;
+    }
+}
+
+static bool add_usage(cJSON *to, const serve_job *job) {
+    double prompts = 0, cached = 0;
+    const double tokens = (double)sum(job, tokens_of);
+    count_prompts(job, &prompts, &cached);
+    cJSON *usage = cJSON_AddObjectToObject(to, "usage");
+    return cJSON_AddNumberToObject(usage, "prompt_tokens", prompts) != NULL &&
+           cJSON_AddNumberToObject(usage, "completion_tokens", tokens) != NULL &&
+           cJSON_AddNumberToObject(usage, "total_tokens", prompts + tokens) != NULL &&
+           cJSON_AddNumberToObject(cJSON_AddObjectToObject(usage, "prompt_tokens_details"),
+                                   "cached_tokens", cached) != NULL;
+}
+
+static bool add_documents(cJSON *to, const serve_job *job) {
+    bool blended = false;
+    for (uint32_t i = 0; i < job->n_choices; i++)
+        blended |= job->choices[i].blended;
+    if (!blended) return true;
+    cJSON *documents = cJSON_AddObjectToObject(to, "documents");
+    return cJSON_AddNumberToObject(documents, "loaded", (double)sum(job, loaded_of)) != NULL &&
+           cJSON_AddNumberToObject(documents, "computed", (double)sum(job, computed_of)) != NULL;
+}
+
+/* What is this server's own: "tamis". Times are those of the first answer. */
+static bool add_own(cJSON *to, const serve_job *job) {
+    const serve_choice *first = &job->choices[0];
+    const double span = first->last - first->first;
+    cJSON *own = cJSON_AddObjectToObject(to, "tamis");
+    if (cJSON_AddNumberToObject(own, "first_token_seconds", first->first - job->arrived) == NULL)
+        return false;
+    if (first->n_tokens > 1 && span > 0 &&
+        cJSON_AddNumberToObject(own, "tokens_per_second", (first->n_tokens - 1) / span) == NULL)
+        return false;
+    if (job->request->reads &&
+        (cJSON_AddNumberToObject(own, "pages_read", (double)sum(job, read_of)) == NULL ||
+         cJSON_AddNumberToObject(own, "pages_held", (double)sum(job, held_of)) == NULL))
+        return false;
+    return cJSON_AddNumberToObject(own, "cached_tokens", first->n_cached) != NULL &&
+           add_documents(own, job);
+}
+
+/* ---- Objects --------------------------------------------------------------------------------- */
+
+static cJSON *begin(const serve_job *job, const serve_model *model, bool chunk) {
+    const bool chat = job->request->endpoint == SERVE_CHAT;
+    const char *object = !chat   ? "text_completion"
+                         : chunk ? "chat.completion.chunk"
+                                 : "chat.completion";
+    cJSON *root = cJSON_CreateObject();
+    if (cJSON_AddStringToObject(root, "id", job->id) != NULL &&
+        cJSON_AddStringToObject(root, "object", object) != NULL &&
+        cJSON_AddNumberToObject(root, "created", (double)job->created) != NULL &&
+        cJSON_AddStringToObject(root, "model", model->name) != NULL)
+        return root;
+    cJSON_Delete(root);
+    return NULL;
+}
+
+static bool add_finish(cJSON *to, const serve_choice *choice) {
+    return choice->finish != NULL
+               ? cJSON_AddStringToObject(to, "finish_reason", choice->finish) != NULL
+               : cJSON_AddNullToObject(to, "finish_reason") != NULL;
+}
+
+/* Text from `told` on, as far as it is certain, in the shape of the endpoint. */
+static bool add_said(cJSON *to, const serve_choice *choice, size_t end, bool chunk) {
+    const cli_answer *answer = &choice->answer;
+    const char *text = answer->bytes > 0 ? answer->text + choice->told : "";
+    const size_t bytes = end - choice->told;
+    if (choice->job->request->endpoint == SERVE_COMPLETIONS)
+        return add_text(to, "text", text, bytes);
+    cJSON *said = cJSON_AddObjectToObject(to, chunk ? "delta" : "message");
+    if (chunk) return bytes == 0 ? said != NULL : add_text(said, "content", text, bytes);
+    return cJSON_AddStringToObject(said, "role", "assistant") != NULL &&
+           add_text(said, "content", text, bytes) && cJSON_AddNullToObject(said, "refusal") != NULL;
+}
+
+static bool add_choice(cJSON *choices, const serve_choice *choice, const serve_model *model,
+                       size_t end, bool chunk) {
+    cJSON *one = add_object(choices);
+    return cJSON_AddNumberToObject(one, "index", choice->index) != NULL &&
+           add_said(one, choice, end, chunk) && add_logprobs(one, choice, model) &&
+           add_finish(one, choice);
+}
+
+/* ---- Sending --------------------------------------------------------------------------------- */
+
+/* The job is given up: what its client would get is not whole. */
+static void give_up(serve_job *job) {
+    serve_refusal refusal;
+    serve_refuse_memory(&refusal);
+    serve_reply_refuse(job, &refusal);
+}
+
+static bool send_event(serve_job *job, const char *text) {
+    static const char head[] = "data: ", tail[] = "\n\n";
+    const size_t bytes = strlen(text);
+    char *event = malloc(bytes + sizeof head + sizeof tail);
+    if (event == NULL) return false;
+    memcpy(event, head, sizeof head - 1);
+    memcpy(event + sizeof head - 1, text, bytes);
+    memcpy(event + sizeof head - 1 + bytes, tail, sizeof tail - 1);
+    serve_job_write(job, event, bytes + sizeof head + sizeof tail - 2);
+    free(event);
+    return true;
+}
+
+/* Takes the object. */
+static void send_chunk(serve_job *job, cJSON *root, bool made) {
+    char *text = made ? cJSON_PrintUnformatted(root) : NULL;
+    if (text == NULL || !send_event(job, text)) give_up(job);
+    free(text);
+    cJSON_Delete(root);
+}
+
+static bool add_null_usage(cJSON *root, const serve_job *job) {
+    return !job->request->usage || cJSON_AddNullToObject(root, "usage") != NULL;
+}
+
+void serve_reply_begin(serve_job *job, const serve_model *model) {
+    if (!job->request->stream || job->request->endpoint != SERVE_CHAT) return;
+    for (uint32_t i = 0; i < job->n_choices; i++) {
+        cJSON *root = begin(job, model, true);
+        cJSON *choice = add_object(cJSON_AddArrayToObject(root, "choices"));
+        cJSON *delta = cJSON_AddObjectToObject(choice, "delta");
+        const bool made = cJSON_AddStringToObject(delta, "role", "assistant") != NULL &&
+                          cJSON_AddStringToObject(delta, "content", "") != NULL &&
+                          cJSON_AddNumberToObject(choice, "index", i) != NULL &&
+                          cJSON_AddNullToObject(choice, "logprobs") != NULL &&
+                          cJSON_AddNullToObject(choice, "finish_reason") != NULL &&
+                          add_null_usage(root, job);
+        send_chunk(job, root, made);
+    }
+}
+
+static bool add_reads(cJSON *root, serve_choice *choice) {
+    cJSON *told = choice->job->request->reads ? serve_reads_take(&choice->reads) : NULL;
+    if (told == NULL) return true;
+    if (cJSON_AddItemToObject(cJSON_AddObjectToObject(root, "tamis"), "reads", told)) return true;
+    cJSON_Delete(told);
+    return false;
+}
+
+void serve_reply_more(serve_choice *choice, const serve_model *model) {
+    serve_job *job = choice->job;
+    const size_t end = cli_answer_ready(&choice->answer, choice->finish != NULL);
+    if (!job->request->stream || (end == choice->told && choice->finish == NULL)) return;
+    cJSON *root = begin(job, model, true), *choices = cJSON_AddArrayToObject(root, "choices");
+    const bool made = add_choice(choices, choice, model, end, true) && add_reads(root, choice) &&
+                      add_null_usage(root, job);
+    choice->told = end;
+    choice->entries_told = choice->n_entries;
+    send_chunk(job, root, made);
+}
+
+static void end_stream(serve_job *job, const serve_model *model) {
+    if (job->request->usage) {
+        cJSON *root = begin(job, model, true);
+        const bool made = cJSON_AddArrayToObject(root, "choices") != NULL && add_usage(root, job) &&
+                          add_own(root, job);
+        send_chunk(job, root, made);
+    }
+    if (!send_event(job, "[DONE]")) give_up(job);
+    serve_job_end(job, 200, 0);
+}
+
+static bool add_all_reads(cJSON *root, serve_job *job) {
+    if (!job->request->reads) return true;
+    cJSON *own = cJSON_GetObjectItemCaseSensitive(root, "tamis");
+    cJSON *told = serve_reads_take(&job->choices[0].reads);
+    return told == NULL || cJSON_AddItemToObject(own, "reads", told);
+}
+
+static void end_whole(serve_job *job, const serve_model *model) {
+    cJSON *root = begin(job, model, false), *choices = cJSON_AddArrayToObject(root, "choices");
+    bool made = choices != NULL;
+    for (uint32_t i = 0; made && i < job->n_choices; i++)
+        made = add_choice(choices, &job->choices[i], model,
+                          cli_answer_ready(&job->choices[i].answer, true), false);
+    char *text = made && add_usage(root, job) && add_own(root, job) && add_all_reads(root, job)
+                     ? cJSON_PrintUnformatted(root)
+                     : NULL;
+    if (text != NULL) {
+        serve_job_write(job, text, strlen(text));
+        serve_job_end(job, 200, 0);
+    } else {
+        give_up(job);
+    }
+    free(text);
+    cJSON_Delete(root);
+}
+
+void serve_reply_end(serve_job *job, const serve_model *model) {
+    if (job->request->stream)
+        end_stream(job, model);
+    else
+        end_whole(job, model);
+}
+
+void serve_reply_refuse(serve_job *job, const serve_refusal *refusal) {
+    char *text = serve_refusal_json(refusal);
+    if (text != NULL && job->request->stream) {
+        if (!send_event(job, text)) serve_job_write(job, "", 0);
+    } else if (text != NULL) {
+        serve_job_write(job, text, strlen(text));
+    }
+    free(text);
+    serve_job_end(job, refusal->http, refusal->wait);
+}
