@@ -82,7 +82,7 @@ done
 behind=$(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include.*host/' lib |
     grep -vE '"host/(device|ops|base/[a-z0-9_]+)\.h"' || true)
 [ -z "$behind" ] || fail "$behind: neither the door to a device, nor the contract, nor the base floor"
-for line in "$(clients host/base host/base)" "$(clients lib/model lib/model)" "$(clients tools 'blend|cli|compare|bench|eval|jinja|store')"; do
+for line in "$(clients host/base host/base)" "$(clients lib/model lib/model)" "$(clients tools 'blend|cli|compare|bench|eval|jinja|serve|store')"; do
     [ -z "$line" ] || fail "$line: neither public nor the client's own"
 done
 # Within the first lines of the body: behind `*out = NULL` in calls that give something.

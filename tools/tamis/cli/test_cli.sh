@@ -47,7 +47,7 @@ fi
 
 # The command line is a client: it includes public headers and its own.
 private=$(grep -rnE '^#include "' "$root/tools/tamis" --include='*.[ch]' |
-    grep -vE '#include "(blend|cli|compare|bench|eval|jinja|store)/[a-z0-9_]+\.h"')
+    grep -vE '#include "(blend|cli|compare|bench|eval|jinja|serve|store)/[a-z0-9_]+\.h"')
 [ -z "$private" ] || fail "private headers: $private"
 
 # completes WANTED WORD...: what the shell offers for the last word, in one line.
