@@ -42,12 +42,12 @@ clients() {
 rooms="lib/include/tamis host/base host/ops cuda_kernels host host/reference host/opencl host/cuda lib/core
     lib/select lib/evict lib/cache lib/plan lib/op_calls lib/store lib/blend lib/tune lib/model
     tools/tamis/jinja tools/tamis/cli tools/tamis/store tools/tamis/bench tools/tamis/eval tools/tamis/blend
-    tools/tamis/compare tools/tamis"
+    tools/tamis/compare tools/tamis/serve tools/tamis"
 
 # Lines "file: from -> to" of what a room includes that does not stand below it, or is no room.
 arrows_up() {
     for room in $rooms; do
-        grep -noHE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<](lib|host|cuda_kernels|tools|tamis|cli|bench|eval|blend|store|compare|jinja)/[^">]*' \
+        grep -noHE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<](lib|host|cuda_kernels|tools|tamis|cli|bench|eval|blend|store|compare|jinja|serve)/[^">]*' \
             "$room"/*.[ch] 2>/dev/null || true
     done | awk -v rooms="$rooms" '
         BEGIN { n = split(rooms, list); for (i = 1; i <= n; i++) rank[list[i]] = i }
