@@ -169,8 +169,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_cancel(tamis_scheduler *
                                                                uint64_t id, tamis_error *error);
 
 typedef enum tamis_request_event_kind {
-    /* It runs; `value`: tokens that it shares with another sequence or the store has, or that the
-     * sequence which it brought holds: 0 where that was given up meanwhile. */
+    /* It runs; `value`: the prompt's tokens that need not be run, since the sequence that it brought holds
+     * them, or it shares them with another one, or the store has them. */
     TAMIS_REQUEST_BEGAN,
     TAMIS_REQUEST_TOKEN,     /* `value` is its next token */
     TAMIS_REQUEST_ENDED,     /* behind its last token; `status` is OK, or why it could not go on */
