@@ -515,41 +515,40 @@ static void what_is_brought_is_not_shared(void **state) {
     close_server(&s);
 }
 
-/* Pages are short while two requests wait with sequences: the last one loses its own, then the other one,
- * and the request that runs is never stopped. */
-static void check_waiting(uint64_t host_bytes) {
-    server s;
-    tamis_scheduler_stats stats;
-    open_server(&s,
+static void open_small(server *s, const tamis_scheduler_params *how) {
+    open_server(s,
                 &(rig_params){.file = "tiny.gguf",
                               .max_sequences = 4,
-                              .max_rows = 64,
+                              .max_rows = PROMPT,
                               .max_context = CONTEXT,
                               .capacity_tokens = 12 * PAGE},
-                &(tamis_scheduler_params){.max_running = 1, .host_bytes = host_bytes});
-    const uint32_t lane = 2 * PAGE;
-    tamis_request request = {.tokens = s.text, .n_tokens = 4 * PAGE, .max_new = 8 * PAGE};
-    const uint64_t first = add(&s, &request);
+                how);
+}
+
+/* Pages are short while two requests wait with sequences: the last one loses its own, the other one does
+ * not, and the request that runs is never stopped. What was given up is like any other from then on. */
+static void check_waiting(uint64_t host_bytes) {
+    server s;
+    const uint32_t held = 2 * PAGE;
+    open_small(&s, &(tamis_scheduler_params){.flags = TAMIS_SCHEDULER_SHARE,
+                                             .max_running = 1,
+                                             .max_kept = 1,
+                                             .host_bytes = host_bytes});
+    tamis_request request = {.tokens = s.text, .n_tokens = 4 * PAGE, .max_new = 5 * PAGE};
+    const uint64_t first = add(&s, &request); /* which grows to 9 pages in each lane */
     take_step(&s);
     request = (tamis_request){.tokens = s.text, .n_tokens = 60, .max_new = 2};
-    request.sequence = prefilled(&s, 0, lane);
+    request.sequence = prefilled(&s, 0, held);
     const uint64_t second = add(&s, &request);
-    request.sequence = prefilled(&s, 0, lane);
+    request.sequence = prefilled(&s, 0, held);
     const uint64_t third = add(&s, &request);
-    const uint64_t of_lane = pages_held(&s) / 8; /* 4 pages of the first one, 4 of the others */
-    bool lost = false;
-    while (!lost) {
-        const uint64_t before = pages_held(&s);
-        stats = take_step(&s);
-        lost = pages_held(&s) < before;
-    }
-    assert_int_equal(pages_held(&s), 11 * of_lane); /* those of the third one were taken */
     assert_int_equal(finish(&s, first), -1);
-    assert_int_equal(finish(&s, second), host_bytes ? lane : 0);
-    assert_int_equal(finish(&s, third), host_bytes ? lane : 0);
-    stats = take_step(&s);
+    assert_int_equal(finish(&s, second), held);
+    assert_int_equal(finish(&s, third), host_bytes ? held : 0);
+    const tamis_scheduler_stats stats = take_step(&s);
     assert_int_equal(stats.preempted, 0);
     assert_int_equal(stats.saved_bytes, 0);
+    assert_int_equal(stats.kept, host_bytes ? 0 : 1);
     close_server(&s);
 }
 
@@ -557,6 +556,45 @@ static void those_that_wait_make_room(void **state) {
     (void)state;
     check_waiting(0);
     check_waiting(1u << 30);
+}
+
+/* One that cannot begin, since its next rows lack pages, waits on with what it brought. */
+static void it_waits_on_with_its_sequence(void **state) {
+    (void)state;
+    server s;
+    open_small(&s, NULL);
+    tamis_request request = {.tokens = s.text, .n_tokens = 9 * PAGE, .max_new = 4};
+    const uint64_t first = add(&s, &request);
+    take_step(&s);
+    request = (tamis_request){.tokens = s.text, .n_tokens = 60, .max_new = 2};
+    request.sequence = prefilled(&s, 0, 2 * PAGE);
+    const uint64_t second = add(&s, &request);
+    assert_int_equal(take_step(&s).waiting, 1);
+    assert_int_equal(finish(&s, first), -1);
+    assert_int_equal(finish(&s, second), 2 * PAGE);
+    close_server(&s);
+}
+
+/* A request that was preempted goes on before a later one that waits with the pages that it needs. */
+static void the_preempted_come_first(void **state) {
+    (void)state;
+    server s;
+    open_small(&s, &(tamis_scheduler_params){.host_bytes = 1u << 30});
+    tamis_request request = {.tokens = s.text, .n_tokens = 2 * PAGE, .max_new = 40};
+    const uint64_t first = add(&s, &request);
+    request = (tamis_request){.tokens = s.text, .n_tokens = PROMPT - PAGE / 2, .max_new = 40};
+    const uint64_t second = add(&s, &request);
+    while (take_step(&s).preempted == 0) {
+    }
+    request = (tamis_request){.tokens = s.text, .n_tokens = 120, .max_new = 2};
+    request.sequence = prefilled(&s, 0, 7 * PAGE);
+    const uint64_t third = add(&s, &request);
+    finish(&s, first);
+    finish(&s, second);
+    for (uint32_t i = 0; i < s.n; i++)
+        assert_int_equal(s.events[i].status, TAMIS_OK);
+    assert_int_equal(finish(&s, third), 7 * PAGE);
+    close_server(&s);
 }
 
 /* One that is alone and does not fit ends, though others wait with sequences; each of these then runs. */
@@ -703,6 +741,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(exact_rows_come_behind_others),
         cmocka_unit_test(what_is_brought_is_not_shared),
         cmocka_unit_test(those_that_wait_make_room),
+        cmocka_unit_test(it_waits_on_with_its_sequence),
+        cmocka_unit_test(the_preempted_come_first),
         cmocka_unit_test(the_first_takes_all),
         cmocka_unit_test(sequences_are_refused),
         cmocka_unit_test(evictions_are_refused),
