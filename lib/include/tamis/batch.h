@@ -22,9 +22,9 @@ struct tamis_store; /* store.h, which libraries built without xxHash (TAMIS_STOR
  * and an earlier one never waits for a later one:
  *
  * 1. A step takes one row of each request whose prompt has been read, in order, those that are exact
- *    (TAMIS_REQUEST_EXACT) behind the others, then chunks of
- *    prompts, in order, each as long as the budget of rows allows. Of a chunk the rows that lie in
- *    pages of the store, where there is one, are loaded; the others are run.
+ *    (TAMIS_REQUEST_EXACT) behind the others, then chunks of prompts, in order, each as long as the
+ *    budget of rows allows. Of a chunk the rows that lie in pages of the store, where there is one, are
+ *    loaded; the others are run.
  * 2. While rows of the budget are left, and fewer than max_running requests run, the first request that
  *    waits begins, or goes on, in the same step. One that was saved does so once there is room for the
  *    pages that it held, and for one more in each lane of all that would run; where none runs, at
@@ -115,7 +115,7 @@ typedef tamis_status (*tamis_request_choose)(void *user, const float *logits, ui
  * has with the row. `pages` is valid during the call. Called within tamis_scheduler_step, under the same
  * rule as choose, layer by layer; in a layer by the order of rows, then by KV heads. Rows of prompts are
  * not told, so the first token has none; of a row that is run again, since pages were given up, nothing
- * is told again. Where a step fails, the rows that were told of come again with the call that is repeated. */
+ * is told again. Where a step fails, its rows may be told again when the call is repeated. */
 typedef void (*tamis_request_reads)(void *user, uint32_t layer, uint32_t kv_head,
                                     const uint32_t *pages, uint32_t n_pages, uint32_t of);
 
