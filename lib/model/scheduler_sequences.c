@@ -149,6 +149,14 @@ tamis_status tms_scheduler_drop_kept(tamis_scheduler *scheduler, tamis_error *er
     return TAMIS_OK;
 }
 
+tamis_status tamis_scheduler_drop_kept(tamis_scheduler *scheduler, int *dropped,
+                                       tamis_error *error) {
+    TMS_ENTER_SCHEDULER(scheduler);
+    TMS_REQUIRE(dropped, TAMIS_E_ARGUMENT, "dropped is NULL");
+    *dropped = scheduler->n_kept > 0;
+    return *dropped ? tms_scheduler_drop_kept(scheduler, error) : TAMIS_OK;
+}
+
 tamis_status tms_scheduler_leave(tamis_scheduler *scheduler, tms_request *request,
                                  tamis_error *error) {
     if (scheduler->params.max_kept == 0 || request->given)

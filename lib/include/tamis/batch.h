@@ -168,6 +168,12 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_add(tamis_scheduler *sch
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_cancel(tamis_scheduler *scheduler,
                                                                uint64_t id, tamis_error *error);
 
+/* Removes the sequence that has been kept longest behind the end of its request, so that its pages are
+ * free for a sequence that a request is to bring. *dropped: 1, or 0 where none is kept. Between steps.
+ * Errors: E_ARGUMENT (NULL). */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_scheduler_drop_kept(tamis_scheduler *scheduler,
+                                                                  int *dropped, tamis_error *error);
+
 typedef enum tamis_request_event_kind {
     /* It runs; `value`: the prompt's tokens that need not be run, since the sequence that it brought holds
      * them, or it shares them with another one, or the store has them. */

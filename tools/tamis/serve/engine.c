@@ -17,6 +17,7 @@ struct serve_engine {
     serve_engine_params params;
     cli_session session; /* device, model, cache, runner */
     tamis_scheduler *scheduler;
+    serve_documents *documents; /* NULL: nothing is stored */
     serve_model model;
     serve_metrics *metrics;
     int wake; /* eventfd: there is something to look at */
@@ -27,6 +28,7 @@ struct serve_engine {
     double mean_seconds; /* of a request, of late */
     serve_job **jobs;    /* [n_jobs] the thread's own, in the order in which they came */
     size_t n_jobs, room;
+    uint32_t to_record; /* documents that may be stored, one behind each job that has ended */
 };
 
 bool serve_ends(const serve_model *model, int32_t token) {
@@ -58,6 +60,7 @@ static tamis_status make_runner(serve_engine *engine, tamis_error *error) {
     plan.max_context = s->context;
     plan.max_sequences = p->running;
     plan.max_rows = p->rows;
+    serve_documents_plan(&p->documents, &plan);
     tamis_status status = tamis_runner_create(s->model, s->cache, &plan, &s->runner, error);
     /* Kernels of one row are there. */
     if (status == TAMIS_OK && p->running > 1) status = tamis_runner_build(s->runner, 2, 2, error);
@@ -65,14 +68,23 @@ static tamis_status make_runner(serve_engine *engine, tamis_error *error) {
     return status;
 }
 
+static bool stores_prefixes(const serve_engine *engine) {
+    return engine->documents != NULL && engine->params.documents.prefixes;
+}
+
 static tamis_status make_scheduler(serve_engine *engine, tamis_error *error) {
     const serve_engine_params *p = &engine->params;
     const bool shares = p->shares && p->session.plan.eviction.kind == TAMIS_EVICT_NONE;
-    const tamis_scheduler_params params = {.max_rows = p->rows,
-                                           .max_running = p->running,
-                                           .max_kept = shares ? p->kept : 0,
-                                           .flags = shares ? TAMIS_SCHEDULER_SHARE : 0,
-                                           .host_bytes = p->host_bytes};
+    tamis_scheduler_params params = {.max_rows = p->rows,
+                                     .max_running = p->running,
+                                     .max_kept = shares ? p->kept : 0,
+                                     .flags = shares ? TAMIS_SCHEDULER_SHARE : 0,
+                                     .host_bytes = p->host_bytes};
+    if (stores_prefixes(engine)) {
+        params.store = serve_documents_store(engine->documents);
+        params.store_tokens = p->documents.page_tokens;
+        params.store_dtype = p->documents.dtype;
+    }
     return tamis_scheduler_create(engine->session.runner, &params, &engine->scheduler, error);
 }
 
@@ -120,6 +132,10 @@ tamis_status serve_engine_open(const serve_engine_params *params, const char *na
     tamis_status status = cli_session_load(&engine->session, &params->session, error);
     if (status == TAMIS_OK) status = make_cache(engine, error);
     if (status == TAMIS_OK) status = make_runner(engine, error);
+    if (status == TAMIS_OK)
+        status =
+            serve_documents_open(&params->documents, engine->session.model, engine->session.cache,
+                                 engine->session.runner, &engine->documents, error);
     if (status == TAMIS_OK) status = make_scheduler(engine, error);
     return status == TAMIS_OK ? describe(engine, name, date, error) : status;
 }
@@ -128,6 +144,7 @@ void serve_engine_close(serve_engine **out) {
     serve_engine *engine = *out;
     if (engine == NULL) return;
     tamis_scheduler_destroy(&engine->scheduler);
+    serve_documents_close(&engine->documents);
     cli_session_close(&engine->session);
     if (engine->wake >= 0) close(engine->wake);
     pthread_mutex_destroy(&engine->lock);
@@ -231,6 +248,7 @@ static void forget(serve_engine *engine, size_t place) {
     pthread_mutex_unlock(&engine->lock);
     free_choices(job);
     serve_job_release(job);
+    engine->to_record++;
     engine->n_jobs--;
     memmove(engine->jobs + place, engine->jobs + place + 1,
             (engine->n_jobs - place) * sizeof *engine->jobs);
@@ -254,40 +272,112 @@ static uint32_t most_new(const serve_engine *engine, const serve_choice *choice)
     return asked > 0 ? asked : engine->model.context - (uint32_t)choice->prompt->tokens.count + 1;
 }
 
-static tamis_status add_choice(serve_engine *engine, serve_choice *choice, tamis_error *error) {
+static void note_reads(void *user, uint32_t layer, uint32_t kv_head, const uint32_t *pages,
+                       uint32_t n_pages, uint32_t of) {
+    serve_choice *choice = user;
+    (void)kv_head;
+    serve_reads_add(&choice->reads, layer, pages, n_pages, of);
+}
+
+static tamis_status open_choice(serve_engine *engine, serve_choice *choice, tamis_error *error) {
+    const serve_model *model = &engine->model;
+    const serve_request *request = choice->job->request;
+    tamis_cache_params cache;
+    tamis_cache_get_params(engine->session.cache, &cache);
+    if (request->reads && !serve_reads_open(&choice->reads, model->n_layers, model->n_kv_heads,
+                                            model->context / cache.page_size + 1))
+        return cli_no_memory(error);
+    return serve_draw_open(&choice->draw, request, model->n_vocab, choice->index, error);
+}
+
+/* The sequence, unless it is 0, holds the prompt but its last token; it is the scheduler's if the call
+ * answers OK. */
+static tamis_status add_choice(serve_engine *engine, serve_choice *choice, tamis_sequence sequence,
+                               tamis_error *error) {
     const serve_request *request = choice->job->request;
     int32_t stops[CLI_ENDINGS + 1];
     tamis_request params = {.tokens = choice->prompt->tokens.ids,
                             .n_tokens = (uint32_t)choice->prompt->tokens.count,
                             .max_new = most_new(engine, choice),
                             .stops = stops,
+                            .flags = request->exact ? TAMIS_REQUEST_EXACT : 0,
                             .choose = serve_draw_is_greedy(request) ? NULL : choose,
-                            .user = choice};
+                            .reads = request->reads ? note_reads : NULL,
+                            .user = choice,
+                            .sequence = sequence};
+    if (stores_prefixes(engine) && sequence == 0) params.n_stored = params.n_tokens;
     for (size_t i = 0; i <= CLI_ENDINGS; i++)
         if (engine->model.endings[i] >= 0) stops[params.n_stops++] = engine->model.endings[i];
     memcpy(params.salt, request->salt, sizeof params.salt);
-    tamis_status status =
-        serve_draw_open(&choice->draw, request, engine->model.n_vocab, choice->index, error);
+    tamis_status status = open_choice(engine, choice, error);
     if (status == TAMIS_OK)
         status = tamis_scheduler_add(engine->scheduler, &params, &choice->id, error);
     return status;
 }
 
-static tamis_status open_choices(serve_engine *engine, serve_job *job, tamis_error *error) {
-    serve_request *request = job->request;
-    const uint32_t n = request->n_prompts * request->n;
-    tamis_status status = TAMIS_OK;
-    job->choices = calloc(n, sizeof *job->choices);
-    if (job->choices == NULL) return cli_no_memory(error);
-    job->n_choices = n;
+/* Documents of a prompt that the store has are blended, in a step for which all others wait. *sequence 0:
+ * the scheduler runs the prompt. */
+static tamis_status blend(serve_engine *engine, const serve_job *job, const cli_prompt *prompt,
+                          serve_blended *what, tamis_sequence *sequence, tamis_error *error) {
+    serve_metrics *metrics = engine->metrics;
+    *what = (serve_blended){0};
+    *sequence = 0;
+    if (!serve_documents_has(engine->documents, prompt)) return TAMIS_OK;
+    const double begun = cli_seconds();
+    const tamis_status status = serve_documents_blend(engine->documents, engine->scheduler, prompt,
+                                                      job->request->salt, sequence, what, error);
+    if (*sequence != 0) serve_metrics_time(metrics, SERVE_BLEND, cli_seconds() - begun);
+    pthread_mutex_lock(&metrics->lock);
+    metrics->chunks_found += what->found;
+    metrics->chunks_missed += what->missed;
+    metrics->chunk_tokens_loaded += what->loaded;
+    metrics->chunk_tokens_computed += what->computed;
+    pthread_mutex_unlock(&metrics->lock);
+    return status;
+}
+
+static void remove_sequence(serve_engine *engine, tamis_sequence sequence) {
+    const tamis_status status =
+        sequence != 0 ? tamis_cache_remove(engine->session.cache, sequence, NULL) : TAMIS_OK;
+    (void)status; /* an error has been told already */
+}
+
+/* The n answers to a prompt; a blend is forked for all but the last one. */
+static tamis_status add_answers(serve_engine *engine, serve_job *job, uint32_t place,
+                                tamis_error *error) {
+    const uint32_t n = job->request->n;
+    const cli_prompt *prompt = &job->request->prompts[place];
+    tamis_sequence blended = 0;
+    serve_blended what;
+    tamis_status status = blend(engine, job, prompt, &what, &blended, error);
     for (uint32_t i = 0; status == TAMIS_OK && i < n; i++) {
-        serve_choice *choice = &job->choices[i];
-        choice->job = job;
-        choice->index = i;
-        choice->prompt = &request->prompts[i / request->n];
-        choice->answer.stops = &request->stops;
-        status = add_choice(engine, choice, error);
+        serve_choice *choice = &job->choices[place * n + i];
+        tamis_sequence own = blended;
+        *choice = (serve_choice){.job = job,
+                                 .index = place * n + i,
+                                 .prompt = prompt,
+                                 .answer = {.stops = &job->request->stops},
+                                 .blended = what.tried,
+                                 .n_loaded = what.loaded,
+                                 .n_computed = what.computed};
+        if (blended != 0 && i + 1 < n)
+            status = tamis_cache_fork(engine->session.cache, blended, &own, error);
+        if (status == TAMIS_OK) status = add_choice(engine, choice, own, error);
+        if (status != TAMIS_OK && own != blended) remove_sequence(engine, own);
+        if (status == TAMIS_OK && own == blended) blended = 0;
     }
+    remove_sequence(engine, blended);
+    return status;
+}
+
+static tamis_status open_choices(serve_engine *engine, serve_job *job, tamis_error *error) {
+    const serve_request *request = job->request;
+    tamis_status status = TAMIS_OK;
+    job->choices = calloc(request->n_prompts * request->n, sizeof *job->choices);
+    if (job->choices == NULL) return cli_no_memory(error);
+    job->n_choices = request->n_prompts * request->n;
+    for (uint32_t i = 0; status == TAMIS_OK && i < request->n_prompts; i++)
+        status = add_answers(engine, job, i, error);
     return status;
 }
 
@@ -314,13 +404,23 @@ static void begin(serve_engine *engine, serve_job *job) {
     refuse(engine, engine->n_jobs - 1, &refusal);
 }
 
+/* A blend holds its pages from its step on, so it is not made before its answer can run. */
+static bool may_begin(const serve_engine *engine, const serve_job *job) {
+    tamis_scheduler_stats stats;
+    bool blends = false;
+    for (uint32_t i = 0; i < job->request->n_prompts; i++)
+        blends |= serve_documents_has(engine->documents, &job->request->prompts[i]);
+    tamis_scheduler_get_stats(engine->scheduler, &stats);
+    return !blends || stats.running + stats.waiting < engine->params.running;
+}
+
 static serve_job *take_submitted(serve_engine *engine) {
     pthread_mutex_lock(&engine->lock);
     serve_job *job = engine->submitted;
-    if (job != NULL && grow(engine))
+    if (job != NULL && may_begin(engine, job) && grow(engine))
         engine->submitted = job->next;
     else
-        job = NULL; /* without memory it is looked at again behind a step */
+        job = NULL; /* it is looked at again behind a step */
     pthread_mutex_unlock(&engine->lock);
     return job;
 }
@@ -337,6 +437,7 @@ static serve_choice *find(serve_engine *engine, uint64_t id) {
 static void note_began(serve_engine *engine, serve_choice *choice, uint32_t cached) {
     serve_metrics *metrics = engine->metrics;
     choice->began = true;
+    if (choice->blended && choice->n_loaded > 0) cached = choice->n_loaded;
     choice->n_cached = cached;
     pthread_mutex_lock(&metrics->lock);
     metrics->prompt_tokens += choice->prompt->tokens.count;
@@ -480,6 +581,15 @@ static bool has_submitted(serve_engine *engine) {
     return has;
 }
 
+/* Documents are stored one behind each job that has ended, all where there is nothing else to do. */
+static void rest(serve_engine *engine) {
+    const bool idle = engine->n_jobs == 0 && !has_submitted(engine);
+    const bool records = idle || engine->to_record > 0;
+    const bool recorded = records && serve_documents_record(engine->documents, engine->scheduler);
+    if (engine->to_record > 0) engine->to_record--;
+    if (idle && !recorded) wait_for_work(engine);
+}
+
 /* Nothing is submitted any more. False: nothing is left, or the time is over. */
 static bool goes_on(serve_engine *engine, double *end) {
     if (!atomic_load(&engine->stops)) return true;
@@ -507,10 +617,8 @@ tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user),
             begin(engine, job);
         drop(engine);
         note_state(engine);
-        if (engine->n_jobs > 0)
-            status = step(engine, error);
-        else if (!closed)
-            wait_for_work(engine);
+        if (engine->n_jobs > 0) status = step(engine, error);
+        if (status == TAMIS_OK && !closed) rest(engine);
         note_state(engine);
     }
     atomic_store(&engine->refuses, true);
