@@ -395,6 +395,7 @@ static void begin(serve_engine *engine, serve_job *job) {
     tamis_error error = {0};
     serve_refusal refusal = {0};
     engine->jobs[engine->n_jobs++] = job; /* there is room */
+    if (serve_job_is_gone(job)) return;   /* drop forgets it; a blend would be in vain */
     const tamis_status status = open_choices(engine, job, &error);
     if (status == TAMIS_OK) {
         serve_reply_begin(job, &engine->model);
@@ -414,10 +415,10 @@ static bool may_begin(const serve_engine *engine, const serve_job *job) {
     return !blends || stats.running + stats.waiting < engine->params.running;
 }
 
-static serve_job *take_submitted(serve_engine *engine) {
+static serve_job *take_submitted(serve_engine *engine, bool any) {
     pthread_mutex_lock(&engine->lock);
     serve_job *job = engine->submitted;
-    if (job != NULL && may_begin(engine, job) && grow(engine))
+    if (job != NULL && (any || may_begin(engine, job)) && grow(engine))
         engine->submitted = job->next;
     else
         job = NULL; /* it is looked at again behind a step */
@@ -611,9 +612,10 @@ tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user),
     note_state(engine);
     while (status == TAMIS_OK && goes_on(engine, &end)) {
         serve_job *job;
-        if (atomic_load(&engine->stops) && !closed) closing(user);
-        closed |= atomic_load(&engine->stops);
-        while ((job = take_submitted(engine)) != NULL)
+        const bool stops = atomic_load(&engine->stops);
+        if (stops && !closed) closing(user);
+        closed |= stops;
+        while ((job = take_submitted(engine, false)) != NULL)
             begin(engine, job);
         drop(engine);
         note_state(engine);
@@ -623,7 +625,7 @@ tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user),
     }
     atomic_store(&engine->refuses, true);
     if (!closed) closing(user);
-    for (serve_job *job; (job = take_submitted(engine)) != NULL;)
+    for (serve_job *job; (job = take_submitted(engine, true)) != NULL;)
         engine->jobs[engine->n_jobs++] = job;
     if (engine->n_jobs > 0) refuse_all(engine, 503, "stopping", "the server is stopping");
     return status;
