@@ -18,6 +18,36 @@ static const char *header(const serve_call *call, const char *name) {
 
 /* ---- Headers --------------------------------------------------------------------------------- */
 
+typedef struct framing {
+    unsigned lengths, codings, hosts;
+    bool chunked;
+} framing;
+
+static enum MHD_Result note_header(void *user, enum MHD_ValueKind kind, const char *name,
+                                   const char *value) {
+    framing *seen = user;
+    (void)kind;
+    seen->lengths += strcasecmp(name, "Content-Length") == 0;
+    seen->hosts += strcasecmp(name, "Host") == 0;
+    if (strcasecmp(name, "Transfer-Encoding") != 0) return MHD_YES;
+    seen->codings++;
+    seen->chunked = value != NULL && strcasecmp(value, "chunked") == 0;
+    return MHD_YES;
+}
+
+/* A proxy before this server may see another end of the request than the library does, which would
+ * take what the proxy lets pass as a body for a request (RFC 9112, 11.2). */
+static bool check_framing(serve_call *call) {
+    framing seen = {0};
+    MHD_get_connection_values(call->connection, MHD_HEADER_KIND, note_header, &seen);
+    call->unframed = seen.lengths + seen.codings > 1 || seen.hosts > 1 ||
+                     (seen.codings == 1 && !seen.chunked);
+    if (!call->unframed) return true;
+    return serve_refuse(&call->refusal, 400, NULL, "bad_framing",
+                        "Host, Content-Length and Transfer-Encoding: at most one Host, and one of "
+                        "the others, which is chunked if it is the last");
+}
+
 static bool is_json(const char *type) {
     static const char json[] = "application/json";
     const size_t n = sizeof json - 1;
@@ -52,6 +82,7 @@ static bool check_access(serve_call *call) {
 }
 
 static void check(serve_call *call, const char *method, const char *url) {
+    if (!check_framing(call)) return;
     if (call->preflight) {
         check_access(call);
         if (call->refusal.http == 0 && (call->origin[0] == '\0' || !serve_route_has(url)))
@@ -85,7 +116,7 @@ serve_call *serve_call_begin(serve_server *server, struct MHD_Connection *connec
 enum MHD_Result serve_call_greet(serve_call *call) {
     const char *length = header(call, "Content-Length");
     const bool endless = length != NULL && strtoull(length, NULL, 10) > DROP_MAX;
-    if (call->refusal.http != 0 && (endless || header(call, "Expect") != NULL))
+    if (call->unframed || (call->refusal.http != 0 && (endless || header(call, "Expect") != NULL)))
         return serve_call_refuse(call);
     return MHD_YES;
 }
@@ -149,6 +180,7 @@ static bool add_headers(const serve_call *call, struct MHD_Response *response, c
            MHD_add_response_header(response, "X-Content-Type-Options", "nosniff") &&
            MHD_add_response_header(response, "Content-Security-Policy", policy) &&
            (call->refusal.wait == 0 || MHD_add_response_header(response, "Retry-After", seconds)) &&
+           (!call->unframed || MHD_add_response_header(response, "Connection", "close")) &&
            (call->refusal.http != 401 ||
             MHD_add_response_header(response, "WWW-Authenticate", "Bearer")) &&
            (call->origin[0] == '\0' ||
