@@ -23,7 +23,7 @@ import time
 
 TEMPLATE = ('{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}'
             '{% if add_generation_prompt %}<assistant>{% endif %}')
-# What libmicrohttpd answers by itself, in HTML.
+# What libmicrohttpd answers by itself, in HTML; then it closes the connection.
 LIBRARY = {400, 413, 414, 431, 501, 505}
 MANY = 500  # connections on which nothing comes
 
@@ -143,11 +143,11 @@ class Server:
     def metric(self, name):
         return int(re.search(r'^tamis_%s (\d+)$' % name, self.ask('/metrics')[1].decode(), re.M)[1])
 
-    def rests(self, pages=0):
-        """Nothing runs, waits or holds pages any more."""
+    def rests(self, names=('requests_running', 'requests_waiting', 'pages_held')):
+        """Nothing runs, waits or, unless prompts are kept, holds pages any more."""
         def state():
-            return [self.metric(n) for n in ('requests_running', 'requests_waiting', 'pages_held')]
-        wait(lambda: state() == [0, 0, pages], 3, state)
+            return [self.metric(name) for name in names]
+        wait(lambda: not any(state()), 3, state)
 
     def resident(self):
         """Bytes."""
@@ -241,23 +241,28 @@ def chunks(data):
         body, data = body + data[:n], data[n + 2:]
 
 
+def parsed(body):
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise Odd('no JSON', body[:300]) from None
+
+
 def check_answer(status, headers, body):
     kind = headers.get('content-type', '')
-    if kind.startswith('text/html') and status in LIBRARY:
-        return
     if status >= 400:
         if not 400 <= status < 500 and status != 503:
             raise Odd('status', status, body[:300])
-        error = json.loads(body)['error']
+        error = parsed(body)['error']
         if sorted(error) != ['code', 'message', 'param', 'type'] or not error['message']:
             raise Odd('error', body[:300])
     elif kind == 'application/json':
-        if 'error' in json.loads(body):
+        if 'error' in parsed(body):
             raise Odd('error with status', status, body[:300])
     elif kind == 'text/event-stream':
         events = body.decode().split('\n\n')
         for event in events[:-2]:
-            json.loads(event.removeprefix('data: '))
+            parsed(event.removeprefix('data: '))
         if events[-2:] != ['data: [DONE]', '']:
             raise Odd('stream', body[-300:])
     elif status not in (200, 204):
@@ -278,6 +283,10 @@ def check_answers(data, head, cut):
         lines = top.decode('latin-1').split('\r\n')[1:]
         headers = {name.lower(): value for name, value in (line.split(': ', 1) for line in lines)}
         body = b''
+        # The library's own answer, before which 0.9.75 sends the head twice for a bad Content-Length.
+        if status in LIBRARY and 'content-type' not in headers and headers.get('connection') == 'close':
+            statuses.append(status)
+            break
         if status >= 200 and not head:
             if headers.get('transfer-encoding') == 'chunked':
                 body, data = chunks(data)
@@ -479,6 +488,9 @@ def malformed():
     seen = collections.Counter()
     with Server(tiny, '--context', '256', '--name', 'tiny', '--timeout', '20') as server:
         good = server.complete('And he said', 12)
+        for path, body in WHOLE:
+            status, answer = server.ask(path, body)
+            assert status == 200, (body, answer)
         for i in range(options.requests):
             rng = random.Random(options.seed * 1000003 + i)
             whole = i % 2 == 0
@@ -492,7 +504,7 @@ def malformed():
                 raise
             if i % 100 == 99:
                 assert server.complete('And he said', 12) == good, i
-        server.rests(server.metric('pages_held'))
+        server.rests(('requests_running', 'requests_waiting'))
     return ' '.join('%s: %d,' % (code or 'closed', count) for code, count in sorted(seen.items()))
 
 
@@ -596,7 +608,7 @@ def many():
         assert not late.rest(0.1) and not late.got, 'more connections than there may be'
         for client in idle[:100]:
             client.close()
-        assert json.dumps(good).encode() in late.read_to(b'cached_tokens":0}}')
+        assert json.dumps(good).encode() in late.read_to(b'"finish_reason"')
         late.close()
         for client in idle[100:]:
             assert client.rest(8 * slow), 'a connection without a request stays open'
@@ -711,11 +723,10 @@ def apart():
     """No text of one answer in another, also where answers have to make room."""
     words = 'And the people went up out of the land with all that they had'.split()
     prompts = ['%s %d: %s' % (words[i % 14], i, ' '.join(words[i % 7:] + words[:i % 5])) for i in range(30)]
-    tokens = 40
-    alone = None
-    for flags in (['--running', '30'], ['--running', '8', '--cache-tokens', '300', '--host-memory', '1K'],
-                  ['--running', '8', '--cache-tokens', '300', '--host-memory', '64M', '--prefix-sharing', 'off']):
-        with Server(needle, '--context', '200', *flags) as server:
+    tokens, alone = 300, None
+    for flags in (['--running', '30'], ['--running', '8', '--cache-tokens', '450', '--host-memory', '1K'],
+                  ['--running', '8', '--cache-tokens', '450', '--host-memory', '64M', '--prefix-sharing', 'off']):
+        with Server(tiny, '--context', '400', *flags) as server:
             alone = alone or [server.complete(prompt, tokens) for prompt in prompts]
             assert len(set(alone)) > 20, alone
             for leaving in (0, 0.4):
@@ -723,7 +734,7 @@ def apart():
                     assert answer is None or answer == alone[i], (flags, i, answer, alone[i])
             if '8' in flags:
                 assert server.metric('preemptions_total') > 0, flags
-            wait(lambda s=server: s.metric('requests_running') + s.metric('requests_waiting') == 0, 3)
+            server.rests(('requests_running', 'requests_waiting'))
 
 
 # ---------------------------------------------------------------- ends
@@ -766,12 +777,13 @@ def stopped():
             except ConnectionRefusedError:
                 pass
             for client in clients:
-                client.rest(0 if False else 60 * slow)
+                client.rest(60 * slow)
                 end = b'data: [DONE]\n\n' if drain == '60' else b'"code":"stopping"}}\n\n'
                 assert client.got.endswith(end + b'\r\n0\r\n\r\n'), (drain, client.got[-300:])
                 client.close()
             assert idle.rest(20 * slow)
             idle.close()
+            server.process.wait(20 * slow)
 
 
 # A full disk and a Redis that dies belong here: a server with --store on a small file system, or with
