@@ -24,7 +24,7 @@ import time
 TEMPLATE = ('{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}'
             '{% if add_generation_prompt %}<assistant>{% endif %}')
 # What libmicrohttpd answers by itself, in HTML; then it closes the connection.
-LIBRARY = {400, 413, 414, 431, 501, 505}
+LIBRARY = {400, 413, 414, 431, 500, 501, 505}  # 500: a chunk's extension is too long
 MANY = 500  # connections on which nothing comes
 
 parser = argparse.ArgumentParser()
@@ -500,7 +500,7 @@ def malformed():
             try:
                 seen.update(play(server, data, whole))
             except (Odd, AssertionError, ValueError, KeyError, IndexError, OSError):
-                print('--seed', options.seed, 'request', i, data[:3000], file=sys.stderr)
+                print('--seed', options.seed, 'request', i, data[:600], file=sys.stderr)
                 raise
             if i % 100 == 99:
                 assert server.complete('And he said', 12) == good, i
@@ -560,7 +560,8 @@ def hang_up_late(server, way, prompt):
         if stage == 'answer':
             wait(lambda: server.metric('requests_running') == 1, 5)
         go()
-        wait(lambda: server.metric('requests_hung_up_total') > before, 3, lambda: stage)
+        if stage != 'sent':  # which the server may never have seen
+            wait(lambda: server.metric('requests_hung_up_total') > before, 3, lambda: stage)
         server.rests()
 
 
