@@ -200,8 +200,8 @@ static void catch_signals(serve_engine *engine) {
 /* ---- The command ----------------------------------------------------------------------------- */
 
 static void closing(void *user) {
-    fprintf(stderr, "%s: stopping; the port is closed\n", serve_command.name);
     serve_http_quiesce(user);
+    fprintf(stderr, "%s: stopping; the port is closed\n", serve_command.name);
 }
 
 static tamis_status serve(const serve_engine_params *params, const serve_http_params *listen,
