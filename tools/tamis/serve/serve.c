@@ -183,8 +183,11 @@ static bool allow_connections(uint32_t connections) {
 
 static serve_engine *stopped; /* by signals */
 
+/* The next signal of either kind ends the program. */
 static void on_signal(int number) {
-    signal(number, SIG_DFL);
+    (void)number;
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
     serve_engine_stop(stopped);
 }
 

@@ -209,6 +209,21 @@ class Http(Case):
         self.assertIs(connection.sock, end)
         connection.close()
 
+    def test_one_after_another(self):
+        """Requests that are sent before the first is answered; an old client's stream."""
+        body = b'{"prompt": "x", "max_tokens": 3}'
+        head = b'POST %s HTTP/1.%d\r\nHost: localhost\r\nContent-Type: application/json\r\n%s'
+        end = b'Content-Length: %d\r\n\r\n%s' % (len(body), body)
+        path = TEXT.encode()
+        last = b'Connection: close\r\n' + end
+        said = self.server.raw(head % (path, 1, end) + head % (path, 1, last))
+        self.assertEqual(said.count(b'HTTP/1.1 200 OK\r\n'), 2)
+        body = body.replace(b'}', b', "stream": true}')
+        end = b'Content-Length: %d\r\n\r\n%s' % (len(body), body)
+        said = self.server.raw(head % (path, 0, end))
+        self.assertNotIn(b'chunked', said)
+        self.assertTrue(said.endswith(b'data: [DONE]\n\n'), said)
+
     def test_chunked_bodies(self):
         body = iter([b'{"prompt": ', b'"x", ', b'"max_tokens": 3}'])
         connection = self.server.connect()
@@ -445,13 +460,14 @@ class Ends(unittest.TestCase):
             before.close()
 
     def test_second_signal(self):
-        server = self.started()
-        connection, _ = server.begin(TEXT, prompt='x', max_tokens=16000)
-        server.signal(signal.SIGINT)
-        server.wait_for('stopping')
-        server.signal(signal.SIGINT)
-        self.assertEqual(server.ended()[0], -signal.SIGINT)
-        connection.close()
+        for first, second in ((signal.SIGINT, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)):
+            server = self.started()
+            connection, _ = server.begin(TEXT, prompt='x', max_tokens=16000)
+            server.signal(first)
+            server.wait_for('stopping')
+            server.signal(second)
+            self.assertEqual(server.ended()[0], -second)
+            connection.close()
 
     def test_nothing_to_do(self):
         server = self.started()
