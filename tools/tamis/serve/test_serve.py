@@ -437,6 +437,17 @@ class Equal(unittest.TestCase):
             self.skipTest('no OpenCL device')
         self.check(device=device)
 
+    def test_little_memory(self):
+        """Answers that make room for others, and come back."""
+        prompts = [given.book[500 * i:500 * i + 60] for i in range(6)]
+        with serving(given.tamis, given.model, '--context', '512', '--cache-tokens', '512',
+                     '--running', '6', '--rows', '8') as server:
+            alone = [server.text(prompt, max_tokens=200) for prompt in prompts]
+            self.assertEqual(alone[0], run(prompt=prompts[0], tokens=200))
+            answer = server.good(TEXT, prompt=prompts, temperature=0, max_tokens=200)
+            self.assertEqual([choice['text'] for choice in answer['choices']], alone)
+            self.assertGreater(server.metrics()['tamis_preemptions_total'], 0)
+
     def test_another_turn(self):
         """`tamis run` goes on over its cache; the server is told the conversation again."""
         server = shared(*Case.options)
