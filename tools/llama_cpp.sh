@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Sourced by compare_ggml.sh and compare_llama.sh: their options, and llama.cpp, which has ggml in
-# it, from the source of PyPI's package llama-cpp-python (77 MB), 0.3.36 or newer. It is kept and
-# built in the user's cache folder, $XDG_CACHE_HOME or ~/.cache, under tamis/llama.cpp.
+# Sourced by compare_ggml.sh, compare_llama.sh, llama_attention.sh and serve_load.sh: their options,
+# and llama.cpp, which has ggml and a server in it, from the source of PyPI's package
+# llama-cpp-python (77 MB), 0.3.36 or newer. It is kept and built in the user's cache folder,
+# $XDG_CACHE_HOME or ~/.cache, under tamis/llama.cpp.
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$tools/packages.sh"
 
@@ -146,9 +147,8 @@ fetch() {
     mv "$work/source" "$folder/$version/source"
 }
 
-# get_llama TARGET...: locks the folder until the script ends, which has a folder $work in it until
-# then, and builds these libraries of $source in $build.
-get_llama() {
+# lock_folder: until the script ends, which has a folder $work in it until then.
+lock_folder() {
     mkdir -p "$folder" || fail "$folder: cannot be made"
     folder=$(cd "$folder" && pwd)
     exec 9>"$folder/.lock" || fail "$folder: cannot be written"
@@ -160,19 +160,33 @@ get_llama() {
     work=$(mktemp -d "$folder/.run.XXXXXX")
     trap 'rm -rf "$work"' EXIT
     trap 'exit 1' HUP INT TERM
+}
 
+# make_llama BUILD PROGRAMS TARGET...: builds targets of $source in the folder $build, which is
+# called BUILD, beside the source. PROGRAMS is ON where targets are programs of llama.cpp, else OFF.
+# The server's web pages are not in the package; without them it answers requests alone.
+make_llama() {
+    local name=$1 programs=$2
+    shift 2
     [ -n "$version" ] || version=$(newest)
     [ -n "$version" ] || unreachable "the newest version of $package cannot be asked for"
-    source=$folder/$version/source build=$folder/$version/build
+    source=$folder/$version/source build=$folder/$version/$name
     [ -f "$source/include/llama.h" ] || fetch
 
     export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
     say "building $* of $package $version"
     step cmake -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
-        -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_APP=OFF \
-        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
-        -DLLAMA_BUILD_SERVER=OFF || fail "$source: CMake does not take it"
+        -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DLLAMA_BUILD_COMMON="$programs" -DLLAMA_BUILD_APP=OFF \
+        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS="$programs" -DLLAMA_BUILD_EXAMPLES=OFF \
+        -DLLAMA_BUILD_SERVER="$programs" -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
+        -DLLAMA_OPENSSL=OFF || fail "$source: CMake does not take it"
     step cmake --build "$build" --target "$@" || fail "$source: does not build"
+}
+
+# get_llama TARGET...: locks the folder and builds these libraries of $source in $build.
+get_llama() {
+    lock_folder
+    make_llama build OFF "$@"
 }
 
 # build_with FILE LIBRARY...: a C program of tools/, as $work/<stem>, with libraries of $build.

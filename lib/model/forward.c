@@ -237,10 +237,9 @@ tamis_status tms_forward_attend(tamis_runner *runner, uint32_t layer, tamis_erro
 
 /* Heads of queries and keys normalised, where the model has norms for them, and rotated; keys and
  * values into the cache; then the queries over it. */
-static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
-                               tamis_error *error) {
+static tamis_status write_and_attend(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                                     tamis_error *error) {
     const tamis_attention_rows rows = attention_rows(runner, layer, n_rows);
-    if (runner->tap) TMS_TRY(runner->tap(runner->tap_user, layer, n_rows, error));
     if (!runner->observer) { /* else it sees q and k as they are when they are rotated */
         const tamis_rotated_rows rotated = rotated_rows(runner, layer);
         return tamis_plan_write_attend(runner->plan, layer, &rotated, &rows.out, error);
@@ -248,6 +247,15 @@ static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_
     TMS_TRY(tms_forward_write(runner, layer, error));
     TMS_TRY(tms_forward_attend(runner, layer, error));
     return observe(runner, &rows, error);
+}
+
+/* With the taps before it and behind it. */
+static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                               tamis_error *error) {
+    if (runner->tap) TMS_TRY(runner->tap(runner->tap_user, layer, n_rows, error));
+    TMS_TRY(write_and_attend(runner, layer, n_rows, error));
+    if (!runner->attended_tap) return TAMIS_OK;
+    return runner->attended_tap(runner->attended_user, layer, n_rows, error);
 }
 
 /* ---- The products of a layer ----------------------------------------------------------------- */

@@ -110,6 +110,8 @@ struct tamis_runner {
     void *watcher_user;
     tms_tap tap; /* NULL unless a chunk is recorded */
     void *tap_user;
+    tms_tap attended_tap; /* called behind the attention of every layer; or NULL */
+    void *attended_user;
     tamis_runner *
         *known_as; /* where its scheduler has it, which is set to NULL with its end; or NULL */
     bool as_model; /* scale, soft cap and sliding window are the model's own */

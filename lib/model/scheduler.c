@@ -61,13 +61,18 @@ static void *take(size_t n, size_t size) {
 static tamis_status make(tamis_scheduler *scheduler, tamis_error *error) {
     const tamis_scheduler_params *p = &scheduler->params;
     const size_t n = p->max_running;
+    tamis_cache_params shape;
+    tamis_cache_get_params(scheduler->runner->cache, &shape);
+    scheduler->page_size = shape.page_size;
+    scheduler->most_pages = scheduler->runner->limits.max_context / shape.page_size + 1;
+    scheduler->pages = take(scheduler->most_pages, sizeof *scheduler->pages);
     scheduler->kept = take(p->max_kept, sizeof *scheduler->kept);
     scheduler->runs = take(n, sizeof *scheduler->runs);
     scheduler->of = take(n, sizeof *scheduler->of);
     scheduler->next = take(n, sizeof *scheduler->next);
     scheduler->logits = take(scheduler->runner->model->info.n_vocab, sizeof *scheduler->logits);
     TMS_REQUIRE(scheduler->kept && scheduler->runs && scheduler->of && scheduler->next &&
-                    scheduler->logits,
+                    scheduler->logits && scheduler->pages,
                 TAMIS_E_NO_MEMORY, "no memory for a scheduler of %zu requests", n);
     TMS_TRY(tms_stored_open(scheduler, error));
     if (!(p->flags & TAMIS_SCHEDULER_SHARE)) return TAMIS_OK;
@@ -95,134 +100,23 @@ tamis_status tamis_scheduler_create(tamis_runner *runner, const tamis_scheduler_
     return status;
 }
 
-static void remove_quietly(const tamis_scheduler *scheduler, tamis_sequence sequence) {
-    if (!scheduler->runner) return;
-    const tamis_status status = tamis_cache_remove(scheduler->runner->cache, sequence, NULL);
-    (void)status; /* nothing is left to be done where the cache is gone */
-}
-
-void tms_request_free(tamis_scheduler *scheduler, tms_request *request) {
-    if (request->sequence) remove_quietly(scheduler, request->sequence);
-    scheduler->stats.saved_bytes -= request->saved.room;
-    tms_stored_release(request);
-    tms_put_release(request);
-    free(request->saved.data);
-    free(request->tokens);
-    free(request->stops);
-    free(request);
-}
-
 void tamis_scheduler_destroy(tamis_scheduler **out) {
     if (!out || !*out) return;
     tamis_scheduler *scheduler = *out;
     for (uint32_t i = 0; i < scheduler->n_requests; i++)
         tms_request_free(scheduler, scheduler->requests[i]);
     for (uint32_t i = 0; i < scheduler->n_kept; i++)
-        remove_quietly(scheduler, scheduler->kept[i]);
+        tms_scheduler_remove(scheduler, scheduler->kept[i]);
     tamis_prefixes_destroy(&scheduler->prefixes);
     tms_stored_close(scheduler);
     if (scheduler->runner) scheduler->runner->known_as = NULL;
-    void *memories[] = {scheduler->requests, scheduler->kept,   scheduler->runs,  scheduler->of,
-                        scheduler->next,     scheduler->logits, scheduler->events};
+    void *memories[] = {scheduler->requests, scheduler->kept, scheduler->runs,
+                        scheduler->of,       scheduler->next, scheduler->logits,
+                        scheduler->events,   scheduler->pages};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         free(memories[i]);
     free(scheduler);
     *out = NULL;
-}
-
-/* ---- Requests -------------------------------------------------------------------------------- */
-
-static tamis_status check_request(const tamis_scheduler *scheduler, const tamis_request *r,
-                                  tamis_error *error) {
-    const uint32_t longest = scheduler->runner->limits.max_context;
-    for (size_t i = 0; i < sizeof r->reserved / sizeof *r->reserved; i++)
-        TMS_REQUIRE(r->reserved[i] == 0, TAMIS_E_ARGUMENT,
-                    "reserved[%zu] of tamis_request is %" PRIu64 "; it must be 0", i,
-                    r->reserved[i]);
-    TMS_REQUIRE(r->flags == 0, TAMIS_E_ARGUMENT, "flags are 0x%x: there are none", r->flags);
-    TMS_TRY(tms_check_tokens(scheduler->runner, r->tokens, r->n_tokens, error));
-    TMS_REQUIRE(r->max_new > 0, TAMIS_E_ARGUMENT, "max_new is 0");
-    TMS_REQUIRE((uint64_t)r->n_tokens + r->max_new - 1 <= longest, TAMIS_E_ARGUMENT,
-                "a prompt of %u tokens and %u new ones exceed max_context %u", r->n_tokens,
-                r->max_new, longest);
-    TMS_REQUIRE(r->reserved32 == 0, TAMIS_E_ARGUMENT, "reserved32 is %u; it must be 0",
-                r->reserved32);
-    TMS_REQUIRE(r->n_stored <= r->n_tokens, TAMIS_E_ARGUMENT, "n_stored is %u, of %u tokens",
-                r->n_stored, r->n_tokens);
-    TMS_REQUIRE(r->n_stored == 0 || scheduler->params.store, TAMIS_E_ARGUMENT,
-                "n_stored is %u; the scheduler has no store", r->n_stored);
-    TMS_REQUIRE(r->stops || r->n_stops == 0, TAMIS_E_ARGUMENT, "stops is NULL, n_stops %u",
-                r->n_stops);
-    return TAMIS_OK;
-}
-
-static tms_request *copy_request(const tamis_request *r) {
-    tms_request *request = calloc(1, sizeof *request);
-    if (!request) return NULL;
-    *request = (tms_request){.n_prompt = r->n_tokens,
-                             .n_known = r->n_tokens,
-                             .max_new = r->max_new,
-                             .n_stops = r->n_stops,
-                             .n_stored = r->n_stored,
-                             .choose = r->choose,
-                             .user = r->user};
-    memcpy(request->salt, r->salt, sizeof request->salt);
-    request->tokens = take((size_t)r->n_tokens + r->max_new, sizeof *request->tokens);
-    request->stops = take(r->n_stops, sizeof *request->stops);
-    if (!request->tokens || !request->stops) {
-        free(request->tokens);
-        free(request->stops);
-        free(request);
-        return NULL;
-    }
-    memcpy(request->tokens, r->tokens, r->n_tokens * sizeof *r->tokens);
-    if (r->n_stops) memcpy(request->stops, r->stops, r->n_stops * sizeof *r->stops);
-    return request;
-}
-
-/* Room for one request more. */
-static bool grow_requests(tamis_scheduler *scheduler) {
-    if (scheduler->n_requests < scheduler->capacity) return true;
-    const uint32_t capacity = scheduler->capacity ? 2 * scheduler->capacity : 16;
-    tms_request **requests = realloc(scheduler->requests, capacity * sizeof(tms_request *));
-    if (!requests) return false;
-    scheduler->requests = requests;
-    scheduler->capacity = capacity;
-    return true;
-}
-
-tamis_status tamis_scheduler_add(tamis_scheduler *scheduler, const tamis_request *request,
-                                 uint64_t *id, tamis_error *error) {
-    TMS_ENTER_SCHEDULER(scheduler);
-    TMS_REQUIRE(request, TAMIS_E_ARGUMENT, "request is NULL");
-    TMS_REQUIRE(id, TAMIS_E_ARGUMENT, "id is NULL");
-    TMS_TRY(check_request(scheduler, request, error));
-    tms_request *own = grow_requests(scheduler) ? copy_request(request) : NULL;
-    TMS_REQUIRE(own, TAMIS_E_NO_MEMORY, "no memory for a request of %u tokens", request->n_tokens);
-    *id = own->id = ++scheduler->last_id;
-    scheduler->requests[scheduler->n_requests++] = own;
-    return TAMIS_OK;
-}
-
-void tms_scheduler_forget(tamis_scheduler *scheduler, uint32_t place) {
-    tms_request_free(scheduler, scheduler->requests[place]);
-    scheduler->n_running -= place < scheduler->n_running;
-    scheduler->n_requests--;
-    memmove(scheduler->requests + place, scheduler->requests + place + 1,
-            (scheduler->n_requests - place) * sizeof(tms_request *));
-}
-
-tamis_status tamis_scheduler_cancel(tamis_scheduler *scheduler, uint64_t id, tamis_error *error) {
-    TMS_ENTER_SCHEDULER(scheduler);
-    uint32_t i = 0, n = 0;
-    while (i < scheduler->n_requests && scheduler->requests[i]->id != id)
-        i++;
-    TMS_REQUIRE(i < scheduler->n_requests, TAMIS_E_ARGUMENT, "there is no request %" PRIu64, id);
-    for (uint32_t e = 0; !scheduler->told && e < scheduler->n_events; e++)
-        if (scheduler->events[e].id != id) scheduler->events[n++] = scheduler->events[e];
-    if (!scheduler->told) scheduler->n_events = n;
-    tms_scheduler_forget(scheduler, i);
-    return TAMIS_OK;
 }
 
 void tamis_scheduler_get_stats(const tamis_scheduler *scheduler, tamis_scheduler_stats *out) {
@@ -235,8 +129,9 @@ void tamis_scheduler_get_stats(const tamis_scheduler *scheduler, tamis_scheduler
 
 /* ---- Events ---------------------------------------------------------------------------------- */
 
-void tms_scheduler_tell(tamis_scheduler *scheduler, const tms_request *request,
-                        tamis_request_event_kind kind, int32_t value, tamis_status status) {
+/* There is room: reserve_events. */
+static void tell(tamis_scheduler *scheduler, const tms_request *request,
+                 tamis_request_event_kind kind, int32_t value, tamis_status status) {
     scheduler->events[scheduler->n_events++] =
         (tamis_request_event){request->id, kind, value, status};
 }
@@ -269,7 +164,7 @@ static void add_run(tamis_scheduler *scheduler, tms_request *request, uint32_t r
                        .tokens = request->tokens + request->n_done,
                        .n_tokens = rows,
                        .n_outputs = request->n_done + rows == request->n_known};
-    if (reads) run->flags |= TAMIS_RUN_EXACT;
+    if (reads || request->exact) run->flags |= TAMIS_RUN_EXACT;
     if (reads && request->n_done + rows == request->n_prompt) run->flags |= TAMIS_RUN_EVICT;
     scheduler->of[scheduler->n_runs++] = request;
 }
@@ -282,16 +177,24 @@ static bool decodes(const tamis_scheduler *scheduler) {
     return !reads || !(scheduler->params.flags & TAMIS_SCHEDULER_PROMPTS_FIRST);
 }
 
+/* A decode row of each request that is exact, or is not, and whose prompt has been read. There are no more
+ * of them than max_rows. */
+static void add_decoding(tamis_scheduler *scheduler, bool exact) {
+    for (uint32_t i = 0; i < scheduler->n_running; i++) {
+        tms_request *request = scheduler->requests[i];
+        if (is_read(request) && request->exact == exact) add_run(scheduler, request, 1);
+    }
+}
+
 /* Fills the runs; the rows of the budget that are left. */
 static uint32_t compose(tamis_scheduler *scheduler) {
-    uint32_t left = scheduler->params.max_rows;
     scheduler->n_runs = 0;
-    const bool goes_on = decodes(scheduler);
-    for (uint32_t i = 0; i < scheduler->n_running && left > 0 && goes_on; i++) {
-        if (!is_read(scheduler->requests[i])) continue;
-        add_run(scheduler, scheduler->requests[i], 1);
-        left--;
+    if (decodes(scheduler)) {
+        add_decoding(scheduler, false);
+        add_decoding(scheduler, true); /* exact runs come last */
     }
+    scheduler->n_decoding = scheduler->n_runs;
+    uint32_t left = scheduler->params.max_rows - scheduler->n_decoding;
     for (uint32_t i = 0; i < scheduler->n_running && left > 0; i++) {
         tms_request *request = scheduler->requests[i];
         if (is_read(request)) continue;
@@ -312,24 +215,47 @@ static tamis_status ask_pages(tamis_scheduler *scheduler, uint64_t *missing, tam
     return TAMIS_OK;
 }
 
-/* The last of the running requests makes room. One that is alone ends. */
-static tamis_status give_way(tamis_scheduler *scheduler, tamis_error *error) {
-    const uint32_t last = scheduler->n_running - 1;
-    tms_request *request = scheduler->requests[last];
+/* Takes pages from what waits: the kept sequence that ended first is removed, or else the last request
+ * from a place on that waits with a sequence loses it. *freed: whether there was one. */
+static tamis_status free_some(tamis_scheduler *scheduler, uint32_t place, bool *freed,
+                              tamis_error *error) {
+    *freed = true;
     if (scheduler->n_kept > 0) return tms_scheduler_drop_kept(scheduler, error);
-    if (last == 0) {
-        tms_scheduler_tell(scheduler, request, TAMIS_REQUEST_ENDED, 0, TAMIS_E_FULL);
-        tms_scheduler_forget(scheduler, 0);
-        return TAMIS_OK;
+    for (uint32_t i = scheduler->n_requests; i-- > place;) {
+        tms_request *request = scheduler->requests[i];
+        const bool saves = request->began || request->given;
+        if (request->sequence) return tms_scheduler_take_back(scheduler, request, saves, error);
     }
+    *freed = false;
+    return TAMIS_OK;
+}
+
+/* The last request that runs waits. One that was to begin in this step keeps the sequence that came with
+ * it. */
+static tamis_status stop_last(tamis_scheduler *scheduler, tamis_error *error) {
+    tms_request *request = scheduler->requests[scheduler->n_running - 1];
     const bool fresh = request->fresh;
-    TMS_TRY(tms_scheduler_take_back(scheduler, request, request->began, error));
+    if (fresh && request->given && !request->began)
+        request->fresh = false;
+    else
+        TMS_TRY(tms_scheduler_take_back(scheduler, request, request->began, error));
     scheduler->n_running--;
     if (fresh) return TAMIS_OK;
     const bool saved = request->saved.data != NULL;
-    tms_scheduler_tell(scheduler, request, TAMIS_REQUEST_PREEMPTED, saved, TAMIS_OK);
+    tell(scheduler, request, TAMIS_REQUEST_PREEMPTED, saved, TAMIS_OK);
     scheduler->stats.preempted++;
     scheduler->stats.saved += saved;
+    return TAMIS_OK;
+}
+
+/* The last request that holds pages makes room. One that is alone ends. */
+static tamis_status give_way(tamis_scheduler *scheduler, tamis_error *error) {
+    bool freed;
+    TMS_TRY(free_some(scheduler, scheduler->n_running, &freed, error));
+    if (freed) return TAMIS_OK;
+    if (scheduler->n_running > 1) return stop_last(scheduler, error);
+    tell(scheduler, scheduler->requests[0], TAMIS_REQUEST_ENDED, 0, TAMIS_E_FULL);
+    tms_scheduler_forget(scheduler, 0);
     return TAMIS_OK;
 }
 
@@ -355,28 +281,38 @@ static bool has_room(const tamis_scheduler *scheduler, const tms_request *reques
     return stats.pages_total - stats.pages_held >= request->pages + more;
 }
 
+/* Begins the first request that waits, which makes those behind it give pages back; *begun. One that is
+ * alone and does not fit ends. */
+static tamis_status begin_next(tamis_scheduler *scheduler, bool *begun, tamis_error *error) {
+    const uint32_t place = scheduler->n_running;
+    tms_request *request = scheduler->requests[place];
+    bool freed = true;
+    *begun = false;
+    while (freed) {
+        tamis_error own = {TAMIS_OK, ""};
+        const tamis_status status = has_room(scheduler, request)
+                                        ? tms_scheduler_begin(scheduler, request, &own)
+                                        : TAMIS_E_FULL;
+        *begun = status == TAMIS_OK;
+        TMS_REQUIRE(*begun || status == TAMIS_E_FULL, status, "%s", own.text);
+        if (*begun) break;
+        TMS_TRY(free_some(scheduler, place + 1, &freed, error));
+    }
+    scheduler->n_running += *begun;
+    if (*begun || place > 0) return TAMIS_OK;
+    tell(scheduler, request, TAMIS_REQUEST_ENDED, 0, TAMIS_E_FULL);
+    tms_scheduler_forget(scheduler, 0);
+    return TAMIS_OK;
+}
+
 /* Requests that wait begin, in order, while the budget has rows left, until one lacks pages. */
 static tamis_status begin_waiting(tamis_scheduler *scheduler, tamis_error *error) {
-    while (scheduler->n_running < scheduler->n_requests &&
+    bool goes_on = true;
+    while (goes_on && scheduler->n_running < scheduler->n_requests &&
            scheduler->n_running < scheduler->params.max_running && compose(scheduler) > 0) {
-        tms_request *request = scheduler->requests[scheduler->n_running];
-        while (!has_room(scheduler, request) && scheduler->n_kept > 0)
-            TMS_TRY(tms_scheduler_drop_kept(scheduler, error));
-        if (!has_room(scheduler, request)) return TAMIS_OK;
-        tamis_error own = {TAMIS_OK, ""};
-        const tamis_status status = tms_scheduler_begin(scheduler, request, &own);
-        if (status == TAMIS_E_FULL && scheduler->n_kept > 0) {
-            TMS_TRY(tms_scheduler_drop_kept(scheduler, error));
-            continue;
-        }
-        if (status == TAMIS_E_FULL && scheduler->n_running > 0) return TAMIS_OK;
-        if (status == TAMIS_E_FULL) {
-            tms_scheduler_tell(scheduler, request, TAMIS_REQUEST_ENDED, 0, status);
-            tms_scheduler_forget(scheduler, 0);
-            continue;
-        }
-        TMS_REQUIRE(status == TAMIS_OK, status, "%s", own.text);
-        scheduler->n_running++;
+        bool begun;
+        TMS_TRY(begin_next(scheduler, &begun, error));
+        goes_on = begun || scheduler->n_running == 0; /* where one has ended */
     }
     return TAMIS_OK;
 }
@@ -387,10 +323,9 @@ static void tell_begun(tamis_scheduler *scheduler) {
         tms_request *request = scheduler->requests[i];
         if (!request->fresh) continue;
         request->fresh = false;
-        tms_scheduler_tell(scheduler, request,
-                           request->began ? TAMIS_REQUEST_RESUMED : TAMIS_REQUEST_BEGAN,
-                           (int32_t)tms_stored_reach(scheduler, request), TAMIS_OK);
-        if (!request->began) scheduler->stats.tokens_shared += request->n_done;
+        tell(scheduler, request, request->began ? TAMIS_REQUEST_RESUMED : TAMIS_REQUEST_BEGAN,
+             (int32_t)tms_stored_reach(scheduler, request), TAMIS_OK);
+        if (!request->began && !request->given) scheduler->stats.tokens_shared += request->n_done;
         request->began = true;
     }
 }
@@ -426,7 +361,7 @@ static uint32_t place_of(const tamis_scheduler *scheduler, const tms_request *re
 
 static tamis_status end(tamis_scheduler *scheduler, tms_request *request, tamis_status why,
                         tamis_error *error) {
-    tms_scheduler_tell(scheduler, request, TAMIS_REQUEST_ENDED, 0, why);
+    tell(scheduler, request, TAMIS_REQUEST_ENDED, 0, why);
     if (is_read(request) && why == TAMIS_OK)
         TMS_TRY(tms_scheduler_leave(scheduler, request, error));
     tms_scheduler_forget(scheduler, place_of(scheduler, request));
@@ -460,7 +395,7 @@ static tamis_status advance(tamis_scheduler *scheduler, uint32_t first, uint32_t
             continue;
         }
         request->tokens[request->n_known++] = token;
-        tms_scheduler_tell(scheduler, request, TAMIS_REQUEST_TOKEN, token, TAMIS_OK);
+        tell(scheduler, request, TAMIS_REQUEST_TOKEN, token, TAMIS_OK);
         if (ends_with(request, token)) TMS_TRY(end(scheduler, request, TAMIS_OK, error));
     }
     return TAMIS_OK;
@@ -469,7 +404,8 @@ static tamis_status advance(tamis_scheduler *scheduler, uint32_t first, uint32_t
 static tamis_status run_some(tamis_scheduler *scheduler, uint32_t first, uint32_t n,
                              tamis_error *error) {
     if (n == 0) return TAMIS_OK;
-    TMS_TRY(tms_put_step(scheduler, first, n, error));
+    scheduler->first_run = first;
+    TMS_TRY(tms_reads_step(scheduler, n, error));
     scheduler->stats.steps++;
     return advance(scheduler, first, n, error);
 }
@@ -481,7 +417,7 @@ static tamis_status load_stored(tamis_scheduler *scheduler, tamis_error *error) 
         tms_request *request = scheduler->of[i];
         tamis_run run = scheduler->runs[i];
         uint32_t loaded = 0;
-        if (run.flags & TAMIS_RUN_EXACT)
+        if (i >= scheduler->n_decoding)
             TMS_TRY(tms_stored_load(scheduler, request, run.n_tokens, &loaded, error));
         if (loaded > 0) TMS_TRY(tms_scheduler_share(scheduler, request, error));
         run.tokens += loaded;
@@ -494,12 +430,24 @@ static tamis_status load_stored(tamis_scheduler *scheduler, tamis_error *error) 
     return TAMIS_OK;
 }
 
+/* The runner evicts every n tokens behind rows that are not exact; of exact ones it is told when. */
+static tamis_status mark_due(tamis_scheduler *scheduler, tamis_error *error) {
+    const uint32_t every = scheduler->runner->limits.eviction.every;
+    for (uint32_t i = 0; every > 1 && i < scheduler->n_decoding; i++) {
+        tamis_run *run = &scheduler->runs[i];
+        uint32_t length = 0, evicted_at = 0;
+        if (!(run->flags & TAMIS_RUN_EXACT)) continue;
+        TMS_TRY(tamis_cache_length(scheduler->runner->cache, run->sequence, &length, &evicted_at,
+                                   error));
+        if (length + 1 - evicted_at >= every) run->flags |= TAMIS_RUN_EVICT;
+    }
+    return TAMIS_OK;
+}
+
 static tamis_status run(tamis_scheduler *scheduler, tamis_error *error) {
     TMS_TRY(load_stored(scheduler, error));
-    const uint32_t n = scheduler->n_runs;
-    uint32_t n_decoding = 0;
-    while (n_decoding < n && !(scheduler->runs[n_decoding].flags & TAMIS_RUN_EXACT))
-        n_decoding++;
+    TMS_TRY(mark_due(scheduler, error));
+    const uint32_t n = scheduler->n_runs, n_decoding = scheduler->n_decoding;
     if (scheduler->params.flags & TAMIS_SCHEDULER_APART) {
         TMS_TRY(run_some(scheduler, 0, n_decoding, error));
         return run_some(scheduler, n_decoding, n - n_decoding, error);

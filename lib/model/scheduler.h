@@ -31,7 +31,10 @@ typedef struct tms_request {
     tamis_request_choose choose;
     void *user;
     uint8_t salt[16];
-    tamis_sequence sequence; /* 0: it waits */
+    tamis_request_reads reads; /* NULL: it is not told what its decode rows read */
+    bool exact;                /* its decode rows read every page, though the plan selects */
+    tamis_sequence sequence;   /* 0: it waits, and holds nothing */
+    bool given; /* its sequence came with it: nobody else begins with what that holds */
     tms_bytes saved;         /* of one that was preempted */
     uint64_t pages;          /* that its sequence held then */
     tms_stored stored;
@@ -55,12 +58,15 @@ struct tamis_scheduler {
     tamis_buffer *rows[2]; /* [max_rows][n_kv_heads][head_dim] of store_dtype */
     uint8_t *planes[2];    /* of a page */
     uint64_t row_bytes;
-    uint32_t first_run;  /* of the runner's step that rows are recorded in */
+    uint32_t first_run;  /* of the runner's step */
     tamis_run *runs;     /* [max_running] of the step */
     tms_request **of;    /* [max_running] whose they are */
+    uint32_t n_decoding; /* runs that are decode rows, which come first */
     int32_t *next;       /* [max_running] */
     float *logits;       /* [n_vocab] */
     uint32_t n_runs;
+    uint32_t *pages; /* [most_pages] that a row has read of a lane */
+    uint32_t most_pages, page_size;
     tamis_request_event *events;
     uint32_t n_events, event_room;
     bool told; /* the events have been given to the caller */
@@ -98,16 +104,20 @@ void tms_stored_release(tms_request *request);
 
 /* Finds whether pages of a request without tokens are to be put. */
 tamis_status tms_put_find(tamis_scheduler *scheduler, tms_request *request, tamis_error *error);
-/* tamis_runner_step of n runs from `first` on, of which rows are recorded; puts pages that are
+/* tamis_runner_step of n runs from first_run on, of which rows are recorded; puts pages that are
  * complete. */
-tamis_status tms_put_step(tamis_scheduler *scheduler, uint32_t first, uint32_t n,
-                          tamis_error *error);
+tamis_status tms_put_step(tamis_scheduler *scheduler, uint32_t n, tamis_error *error);
 /* Nothing more of the request is put. */
 void tms_put_release(tms_request *request);
 
+/* ---- What rows read (scheduler_reads.c) ---------------------------------------------------------- */
+
+/* tms_put_step, in which requests are told what their decode rows read. */
+tamis_status tms_reads_step(tamis_scheduler *scheduler, uint32_t n, tamis_error *error);
+
 /* ---- Sequences of requests (scheduler_sequences.c) ----------------------------------------------- */
 
-/* Gives a request that waits its sequence: restored, forked or empty. E_FULL: the cache lacks pages to
+/* Gives a request that waits its sequence: the one that came with it, or restored, forked or empty. E_FULL: the cache lacks pages to
  * restore it; then nothing has changed. */
 tamis_status tms_scheduler_begin(tamis_scheduler *scheduler, tms_request *request,
                                  tamis_error *error);
@@ -118,17 +128,16 @@ tamis_status tms_scheduler_take_back(tamis_scheduler *scheduler, tms_request *re
 /* Lets prompts begin as the request's, as far as its sequence holds it. */
 tamis_status tms_scheduler_share(tamis_scheduler *scheduler, const tms_request *request,
                                  tamis_error *error);
-/* Its sequence stays behind its end, or is removed. */
+/* Its sequence stays behind its end, or is removed, as one that came with it is. */
 tamis_status tms_scheduler_leave(tamis_scheduler *scheduler, tms_request *request,
                                  tamis_error *error);
+/* Removes a sequence, where the runner is left. */
+void tms_scheduler_remove(const tamis_scheduler *scheduler, tamis_sequence sequence);
 /* Removes the kept sequence that ended first; there is one. */
 tamis_status tms_scheduler_drop_kept(tamis_scheduler *scheduler, tamis_error *error);
 
-/* ---- Events (scheduler.c) ------------------------------------------------------------------------ */
+/* ---- Requests (scheduler_requests.c) -------------------------------------------------------------- */
 
-/* There is room: tms_scheduler_reserve_events. */
-void tms_scheduler_tell(tamis_scheduler *scheduler, const tms_request *request,
-                        tamis_request_event_kind kind, int32_t value, tamis_status status);
 void tms_request_free(tamis_scheduler *scheduler, tms_request *request);
 /* Takes the request at a place out of the order, and frees it. */
 void tms_scheduler_forget(tamis_scheduler *scheduler, uint32_t place);

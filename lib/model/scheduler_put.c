@@ -112,13 +112,12 @@ static void advance(tamis_scheduler *scheduler, tms_request *request, const tami
         give_up(scheduler, request);
 }
 
-tamis_status tms_put_step(tamis_scheduler *scheduler, uint32_t first, uint32_t n,
-                          tamis_error *error) {
+tamis_status tms_put_step(tamis_scheduler *scheduler, uint32_t n, tamis_error *error) {
     tamis_runner *runner = scheduler->runner;
+    const uint32_t first = scheduler->first_run;
     bool any = false;
     for (uint32_t i = first; i < first + n; i++)
         any |= records(scheduler, scheduler->of[i]);
-    scheduler->first_run = first;
     runner->tap = any ? take : NULL;
     runner->tap_user = scheduler;
     const tamis_status status =

@@ -96,10 +96,16 @@ static tamis_status start(tamis_scheduler *scheduler, tms_request *request, tami
 tamis_status tms_scheduler_begin(tamis_scheduler *scheduler, tms_request *request,
                                  tamis_error *error) {
     request->fresh = true;
-    if (!request->sequence) /* else of a call that failed behind this */
+    if (!request->sequence) /* else it came with one, or a call failed behind this */
         TMS_TRY(request->saved.data ? restore(scheduler, request, error)
                                     : start(scheduler, request, error));
-    return tms_stored_find(scheduler, request, error);
+    return request->given ? TAMIS_OK : tms_stored_find(scheduler, request, error);
+}
+
+void tms_scheduler_remove(const tamis_scheduler *scheduler, tamis_sequence sequence) {
+    if (!scheduler->runner) return;
+    const tamis_status status = tamis_cache_remove(scheduler->runner->cache, sequence, NULL);
+    (void)status; /* nothing is left to be done where the cache is gone */
 }
 
 static tamis_status remove_sequence(tamis_scheduler *scheduler, tms_request *request,
@@ -121,6 +127,7 @@ tamis_status tms_scheduler_take_back(tamis_scheduler *scheduler, tms_request *re
     if (saves) tms_stored_release(request);
     if (request->saved.data) return TAMIS_OK;
     tms_put_release(request);
+    request->given = false;
     request->n_done = 0;
     return TAMIS_OK;
 }
@@ -130,7 +137,7 @@ tamis_status tms_scheduler_take_back(tamis_scheduler *scheduler, tms_request *re
 tamis_status tms_scheduler_share(tamis_scheduler *scheduler, const tms_request *request,
                                  tamis_error *error) {
     const uint32_t n = request->n_done < request->n_prompt ? request->n_done : request->n_prompt;
-    if (!scheduler->prefixes) return TAMIS_OK;
+    if (!scheduler->prefixes || request->given) return TAMIS_OK;
     return tamis_prefixes_add(scheduler->prefixes, request->sequence, request->tokens, n,
                               request->salt, error);
 }
@@ -142,9 +149,18 @@ tamis_status tms_scheduler_drop_kept(tamis_scheduler *scheduler, tamis_error *er
     return TAMIS_OK;
 }
 
+tamis_status tamis_scheduler_drop_kept(tamis_scheduler *scheduler, int *dropped,
+                                       tamis_error *error) {
+    TMS_ENTER_SCHEDULER(scheduler);
+    TMS_REQUIRE(dropped, TAMIS_E_ARGUMENT, "dropped is NULL");
+    *dropped = scheduler->n_kept > 0;
+    return *dropped ? tms_scheduler_drop_kept(scheduler, error) : TAMIS_OK;
+}
+
 tamis_status tms_scheduler_leave(tamis_scheduler *scheduler, tms_request *request,
                                  tamis_error *error) {
-    if (scheduler->params.max_kept == 0) return remove_sequence(scheduler, request, error);
+    if (scheduler->params.max_kept == 0 || request->given)
+        return remove_sequence(scheduler, request, error);
     if (scheduler->n_kept == scheduler->params.max_kept)
         TMS_TRY(tms_scheduler_drop_kept(scheduler, error));
     scheduler->kept[scheduler->n_kept++] = request->sequence;

@@ -45,9 +45,9 @@ tamis_status tms_put_find(tamis_scheduler *scheduler, tms_request *request, tami
     return TAMIS_OK;
 }
 
-tamis_status tms_put_step(tamis_scheduler *scheduler, uint32_t first, uint32_t n,
-                          tamis_error *error) {
-    return tamis_runner_step(scheduler->runner, scheduler->runs + first, n, scheduler->next, error);
+tamis_status tms_put_step(tamis_scheduler *scheduler, uint32_t n, tamis_error *error) {
+    return tamis_runner_step(scheduler->runner, scheduler->runs + scheduler->first_run, n,
+                             scheduler->next, error);
 }
 
 void tms_put_release(tms_request *request) {

@@ -2,12 +2,14 @@
 /* Blends under every eviction and selection and in caches of every dtype: what comes out is a
  * sequence like any other. Beside each blend stands a sequence into which the same K and V were
  * written row by row and the same queries were attended. Both are evicted from, continued and
- * decoded: contents, positions and logits are the same, bit for bit. */
+ * decoded: contents, positions and logits are the same, bit for bit. A request of a scheduler goes on
+ * behind a blend as a runner does. */
 #include "lib/blend/blend.h"
 #include "tests/blend/blends.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <tamis/batch.h>
 
 enum { DIM = 64, HEADS = 2, KV_HEADS = 2, STEPS = 5, MOST = BLEND_CONTEXT };
 enum { BUDGET = 48, WINDOW = 8 };
@@ -47,6 +49,7 @@ tamis_status __wrap_tms_blend_end(tamis_blend *blend, tamis_error *error);
 tamis_status __wrap_tms_blend_end(tamis_blend *blend, tamis_error *error) {
     static float k[BLEND_ROWS * DIM], v[BLEND_ROWS * DIM];
     const tamis_status status = __real_tms_blend_end(blend, error);
+    if (!spied.active) return status;
     for (uint32_t lane = 0; status == TAMIS_OK && lane < BLEND_LAYERS * KV_HEADS; lane++) {
         const uint32_t layer = lane / KV_HEADS, head = lane % KV_HEADS;
         assert_int_equal(
@@ -273,8 +276,54 @@ static void a_blend_is_a_sequence_like_any_other(void **state) {
     }
 }
 
+/* A request of a scheduler goes on behind a blend as a runner does. */
+static void a_request_goes_on(void **state) {
+    (void)state;
+    enum { NEW = 8, REST = 5 };
+    blends b;
+    int32_t prompt[BLEND_ROWS + REST], wanted[NEW];
+    tamis_scheduler *scheduler = NULL;
+    uint64_t id;
+    uint32_t n_told = 0, n = 0;
+    blends_open(&b, blend_models[0],
+                &(rig_params){.max_rows = BLEND_ROWS, .max_context = BLEND_CONTEXT}, TAMIS_F32,
+                false);
+    const tamis_blend_params params = blends_params(&b, blends_case("flat"));
+    tamis_blend *blend = blends_make(&b, &params);
+    for (uint32_t i = 0; i < BLEND_ROWS + REST; i++)
+        prompt[i] = blend_tokens[i % BLEND_ROWS];
+    const tamis_sequence alone = blends_run(&b, blend);
+    RIG_OK(&b.r, tamis_runner_prefill(b.r.runner, alone, prompt + BLEND_ROWS, REST, &wanted[0],
+                                      &b.r.error));
+    for (uint32_t i = 1; i < NEW; i++)
+        RIG_OK(&b.r,
+               tamis_runner_decode(b.r.runner, &alone, 1, &wanted[i - 1], &wanted[i], &b.r.error));
+    RIG_OK(&b.r, tamis_cache_remove(b.r.cache, alone, &b.r.error));
+    RIG_OK(&b.r, tamis_scheduler_create(b.r.runner, NULL, &scheduler, &b.r.error));
+    const tamis_request request = {.tokens = prompt,
+                                   .n_tokens = BLEND_ROWS + REST,
+                                   .max_new = NEW,
+                                   .sequence = blends_run(&b, blend)};
+    RIG_OK(&b.r, tamis_scheduler_add(scheduler, &request, &id, &b.r.error));
+    while (n_told < NEW) {
+        const tamis_request_event *events;
+        RIG_OK(&b.r, tamis_scheduler_step(scheduler, &events, &n, &b.r.error));
+        for (uint32_t i = 0; i < n; i++)
+            if (events[i].kind == TAMIS_REQUEST_BEGAN)
+                assert_int_equal(events[i].value, BLEND_ROWS);
+            else if (events[i].kind == TAMIS_REQUEST_TOKEN)
+                assert_int_equal(events[i].value, wanted[n_told++]);
+    }
+    tamis_scheduler_destroy(&scheduler);
+    tamis_blend_destroy(&blend);
+    blends_close(&b);
+}
+
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_blend_is_a_sequence_like_any_other)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_blend_is_a_sequence_like_any_other),
+        cmocka_unit_test(a_request_goes_on),
+    };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@ struct serve_engine {
     serve_engine_params params;
     cli_session session; /* device, model, cache, runner */
     tamis_scheduler *scheduler;
+    serve_documents *documents; /* NULL: nothing is stored */
     serve_model model;
     serve_metrics *metrics;
     int wake; /* eventfd: there is something to look at */
@@ -58,6 +59,7 @@ static tamis_status make_runner(serve_engine *engine, tamis_error *error) {
     plan.max_context = s->context;
     plan.max_sequences = p->running;
     plan.max_rows = p->rows;
+    serve_documents_plan(&p->documents, &plan);
     tamis_status status = tamis_runner_create(s->model, s->cache, &plan, &s->runner, error);
     /* Kernels of one row are there. */
     if (status == TAMIS_OK && p->running > 1) status = tamis_runner_build(s->runner, 2, 2, error);
@@ -65,14 +67,23 @@ static tamis_status make_runner(serve_engine *engine, tamis_error *error) {
     return status;
 }
 
+static bool stores_prefixes(const serve_engine *engine) {
+    return engine->documents != NULL && engine->params.documents.prefixes;
+}
+
 static tamis_status make_scheduler(serve_engine *engine, tamis_error *error) {
     const serve_engine_params *p = &engine->params;
     const bool shares = p->shares && p->session.plan.eviction.kind == TAMIS_EVICT_NONE;
-    const tamis_scheduler_params params = {.max_rows = p->rows,
-                                           .max_running = p->running,
-                                           .max_kept = shares ? p->kept : 0,
-                                           .flags = shares ? TAMIS_SCHEDULER_SHARE : 0,
-                                           .host_bytes = p->host_bytes};
+    tamis_scheduler_params params = {.max_rows = p->rows,
+                                     .max_running = p->running,
+                                     .max_kept = shares ? p->kept : 0,
+                                     .flags = shares ? TAMIS_SCHEDULER_SHARE : 0,
+                                     .host_bytes = p->host_bytes};
+    if (stores_prefixes(engine)) {
+        params.store = serve_documents_store(engine->documents);
+        params.store_tokens = p->documents.page_tokens;
+        params.store_dtype = p->documents.dtype;
+    }
     return tamis_scheduler_create(engine->session.runner, &params, &engine->scheduler, error);
 }
 
@@ -120,6 +131,10 @@ tamis_status serve_engine_open(const serve_engine_params *params, const char *na
     tamis_status status = cli_session_load(&engine->session, &params->session, error);
     if (status == TAMIS_OK) status = make_cache(engine, error);
     if (status == TAMIS_OK) status = make_runner(engine, error);
+    if (status == TAMIS_OK)
+        status =
+            serve_documents_open(&params->documents, engine->session.model, engine->session.cache,
+                                 engine->session.runner, &engine->documents, error);
     if (status == TAMIS_OK) status = make_scheduler(engine, error);
     return status == TAMIS_OK ? describe(engine, name, date, error) : status;
 }
@@ -128,6 +143,7 @@ void serve_engine_close(serve_engine **out) {
     serve_engine *engine = *out;
     if (engine == NULL) return;
     tamis_scheduler_destroy(&engine->scheduler);
+    serve_documents_close(&engine->documents);
     cli_session_close(&engine->session);
     if (engine->wake >= 0) close(engine->wake);
     pthread_mutex_destroy(&engine->lock);
@@ -254,40 +270,112 @@ static uint32_t most_new(const serve_engine *engine, const serve_choice *choice)
     return asked > 0 ? asked : engine->model.context - (uint32_t)choice->prompt->tokens.count + 1;
 }
 
-static tamis_status add_choice(serve_engine *engine, serve_choice *choice, tamis_error *error) {
+static void note_reads(void *user, uint32_t layer, uint32_t kv_head, const uint32_t *pages,
+                       uint32_t n_pages, uint32_t of) {
+    serve_choice *choice = user;
+    (void)kv_head;
+    serve_reads_add(&choice->reads, layer, pages, n_pages, of);
+}
+
+static tamis_status open_choice(serve_engine *engine, serve_choice *choice, tamis_error *error) {
+    const serve_model *model = &engine->model;
+    const serve_request *request = choice->job->request;
+    tamis_cache_params cache;
+    tamis_cache_get_params(engine->session.cache, &cache);
+    if (request->reads && !serve_reads_open(&choice->reads, model->n_layers, model->n_kv_heads,
+                                            model->context / cache.page_size + 1))
+        return cli_no_memory(error);
+    return serve_draw_open(&choice->draw, request, model->n_vocab, choice->index, error);
+}
+
+/* The sequence, unless it is 0, holds the prompt but its last token; it is the scheduler's if the call
+ * answers OK. */
+static tamis_status add_choice(serve_engine *engine, serve_choice *choice, tamis_sequence sequence,
+                               tamis_error *error) {
     const serve_request *request = choice->job->request;
     int32_t stops[CLI_ENDINGS + 1];
     tamis_request params = {.tokens = choice->prompt->tokens.ids,
                             .n_tokens = (uint32_t)choice->prompt->tokens.count,
                             .max_new = most_new(engine, choice),
                             .stops = stops,
+                            .flags = request->exact ? TAMIS_REQUEST_EXACT : 0,
                             .choose = serve_draw_is_greedy(request) ? NULL : choose,
-                            .user = choice};
+                            .reads = request->reads ? note_reads : NULL,
+                            .user = choice,
+                            .sequence = sequence};
+    if (stores_prefixes(engine) && sequence == 0) params.n_stored = params.n_tokens;
     for (size_t i = 0; i <= CLI_ENDINGS; i++)
         if (engine->model.endings[i] >= 0) stops[params.n_stops++] = engine->model.endings[i];
     memcpy(params.salt, request->salt, sizeof params.salt);
-    tamis_status status =
-        serve_draw_open(&choice->draw, request, engine->model.n_vocab, choice->index, error);
+    tamis_status status = open_choice(engine, choice, error);
     if (status == TAMIS_OK)
         status = tamis_scheduler_add(engine->scheduler, &params, &choice->id, error);
     return status;
 }
 
-static tamis_status open_choices(serve_engine *engine, serve_job *job, tamis_error *error) {
-    serve_request *request = job->request;
-    const uint32_t n = request->n_prompts * request->n;
-    tamis_status status = TAMIS_OK;
-    job->choices = calloc(n, sizeof *job->choices);
-    if (job->choices == NULL) return cli_no_memory(error);
-    job->n_choices = n;
+static void note_documents(serve_engine *engine, const serve_blended *done) {
+    serve_metrics *metrics = engine->metrics;
+    pthread_mutex_lock(&metrics->lock);
+    metrics->chunks_found += done->found;
+    metrics->chunks_missed += done->missed;
+    metrics->chunk_tokens_loaded += done->loaded;
+    metrics->chunk_tokens_computed += done->computed;
+    pthread_mutex_unlock(&metrics->lock);
+}
+
+/* Documents of a prompt are blended, in a step for which all others wait. *sequence 0: the scheduler runs
+ * the prompt. */
+static tamis_status blend(serve_engine *engine, const serve_job *job, const cli_prompt *prompt,
+                          tamis_sequence *sequence, tamis_error *error) {
+    const double begun = cli_seconds();
+    *sequence = 0;
+    if (job->documents == NULL) return TAMIS_OK;
+    const tamis_status status =
+        serve_documents_blend(engine->documents, engine->scheduler, prompt, job->request->salt,
+                              job->documents, sequence, error);
+    if (*sequence != 0) serve_metrics_time(engine->metrics, SERVE_BLEND, cli_seconds() - begun);
+    note_documents(engine, job->documents);
+    return status;
+}
+
+static void remove_sequence(serve_engine *engine, tamis_sequence sequence) {
+    const tamis_status status =
+        sequence != 0 ? tamis_cache_remove(engine->session.cache, sequence, NULL) : TAMIS_OK;
+    (void)status; /* an error has been told already */
+}
+
+/* The n answers to a prompt; a blend is forked for all but the last one. */
+static tamis_status add_answers(serve_engine *engine, serve_job *job, uint32_t place,
+                                tamis_error *error) {
+    const uint32_t n = job->request->n;
+    const cli_prompt *prompt = &job->request->prompts[place];
+    tamis_sequence blended = 0;
+    tamis_status status = blend(engine, job, prompt, &blended, error);
     for (uint32_t i = 0; status == TAMIS_OK && i < n; i++) {
-        serve_choice *choice = &job->choices[i];
-        choice->job = job;
-        choice->index = i;
-        choice->prompt = &request->prompts[i / request->n];
-        choice->answer.stops = &request->stops;
-        status = add_choice(engine, choice, error);
+        serve_choice *choice = &job->choices[place * n + i];
+        tamis_sequence own = blended;
+        *choice = (serve_choice){.job = job,
+                                 .index = place * n + i,
+                                 .prompt = prompt,
+                                 .answer = {.stops = &job->request->stops}};
+        if (blended != 0 && i + 1 < n)
+            status = tamis_cache_fork(engine->session.cache, blended, &own, error);
+        if (status == TAMIS_OK) status = add_choice(engine, choice, own, error);
+        if (status != TAMIS_OK && own != blended) remove_sequence(engine, own);
+        if (status == TAMIS_OK && own == blended) blended = 0;
     }
+    remove_sequence(engine, blended);
+    return status;
+}
+
+static tamis_status open_choices(serve_engine *engine, serve_job *job, tamis_error *error) {
+    const serve_request *request = job->request;
+    tamis_status status = TAMIS_OK;
+    job->choices = calloc(request->n_prompts * request->n, sizeof *job->choices);
+    if (job->choices == NULL) return cli_no_memory(error);
+    job->n_choices = request->n_prompts * request->n;
+    for (uint32_t i = 0; status == TAMIS_OK && i < request->n_prompts; i++)
+        status = add_answers(engine, job, i, error);
     return status;
 }
 
@@ -314,15 +402,43 @@ static void begin(serve_engine *engine, serve_job *job) {
     refuse(engine, engine->n_jobs - 1, &refusal);
 }
 
-static serve_job *take_submitted(serve_engine *engine) {
+/* The next job, which stays where it is. */
+static serve_job *next_submitted(serve_engine *engine) {
     pthread_mutex_lock(&engine->lock);
     serve_job *job = engine->submitted;
-    if (job != NULL && grow(engine))
-        engine->submitted = job->next;
-    else
-        job = NULL; /* without memory it is looked at again behind a step */
     pthread_mutex_unlock(&engine->lock);
     return job;
+}
+
+static serve_job *take_submitted(serve_engine *engine) {
+    if (!grow(engine)) return NULL; /* it is looked at again behind a step */
+    pthread_mutex_lock(&engine->lock);
+    serve_job *job = engine->submitted;
+    if (job != NULL) engine->submitted = job->next;
+    pthread_mutex_unlock(&engine->lock);
+    return job;
+}
+
+/* Whether a job may begin: documents of its prompt are stored first, one between two steps. A blend holds
+ * its pages from its step on, so it is not made before its answers can run. Prompts with documents are
+ * chats, which have one prompt. */
+static bool is_prepared(serve_engine *engine, serve_job *job) {
+    const cli_prompt *prompt = &job->request->prompts[0];
+    tamis_scheduler_stats stats;
+    if (!serve_documents_has(engine->documents, prompt) || serve_job_is_gone(job)) return true;
+    if (job->documents == NULL) job->documents = calloc(1, sizeof *job->documents);
+    if (job->documents == NULL) return true; /* the prompt is computed */
+    tamis_scheduler_get_stats(engine->scheduler, &stats);
+    return stats.running + stats.waiting < engine->params.running &&
+           !serve_documents_prepare(engine->documents, engine->scheduler, prompt,
+                                    job->request->salt, job->documents);
+}
+
+static void begin_submitted(serve_engine *engine) {
+    serve_job *job;
+    while ((job = next_submitted(engine)) != NULL && is_prepared(engine, job) &&
+           (job = take_submitted(engine)) != NULL)
+        begin(engine, job);
 }
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -336,7 +452,12 @@ static serve_choice *find(serve_engine *engine, uint64_t id) {
 
 static void note_began(serve_engine *engine, serve_choice *choice, uint32_t cached) {
     serve_metrics *metrics = engine->metrics;
+    const serve_blended *documents = choice->job->documents;
     choice->began = true;
+    /* Of a blend's sequence a part was computed for it. */
+    if (documents != NULL && documents->loaded > 0)
+        cached =
+            documents->loaded > documents->recorded ? documents->loaded - documents->recorded : 0;
     choice->n_cached = cached;
     pthread_mutex_lock(&metrics->lock);
     metrics->prompt_tokens += choice->prompt->tokens.count;
@@ -473,24 +594,17 @@ static void wait_for_work(serve_engine *engine) {
     (void)got; /* a signal may have ended the poll */
 }
 
-static bool has_submitted(serve_engine *engine) {
-    pthread_mutex_lock(&engine->lock);
-    const bool has = engine->submitted != NULL;
-    pthread_mutex_unlock(&engine->lock);
-    return has;
-}
-
 /* Nothing is submitted any more. False: nothing is left, or the time is over. */
 static bool goes_on(serve_engine *engine, double *end) {
     if (!atomic_load(&engine->stops)) return true;
     if (*end == 0) *end = cli_seconds() + engine->params.drain_seconds;
-    if (engine->n_jobs == 0 && !has_submitted(engine)) return false;
+    if (engine->n_jobs == 0 && next_submitted(engine) == NULL) return false;
     if (cli_seconds() < *end) return true;
     pthread_mutex_lock(&engine->metrics->lock);
     engine->metrics->cut += engine->n_jobs;
     pthread_mutex_unlock(&engine->metrics->lock);
     refuse_all(engine, 503, "stopping", "the server stopped before the answer had ended");
-    return has_submitted(engine);
+    return next_submitted(engine) != NULL;
 }
 
 tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user), void *user,
@@ -500,16 +614,14 @@ tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user),
     tamis_status status = TAMIS_OK;
     note_state(engine);
     while (status == TAMIS_OK && goes_on(engine, &end)) {
-        serve_job *job;
         if (atomic_load(&engine->stops) && !closed) closing(user);
         closed |= atomic_load(&engine->stops);
-        while ((job = take_submitted(engine)) != NULL)
-            begin(engine, job);
+        begin_submitted(engine);
         drop(engine);
         note_state(engine);
         if (engine->n_jobs > 0)
             status = step(engine, error);
-        else if (!closed)
+        else if (!closed && next_submitted(engine) == NULL)
             wait_for_work(engine);
         note_state(engine);
     }

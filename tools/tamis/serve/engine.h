@@ -5,6 +5,7 @@
 #define SERVE_ENGINE_H
 
 #include "cli/session.h"
+#include "serve/documents.h"
 #include "serve/job.h"
 #include "serve/metrics.h"
 #include "serve/model.h"
@@ -20,6 +21,7 @@ typedef struct serve_engine_params {
     double seconds;             /* of a request at most; 0: no limit */
     double drain_seconds;       /* that answers go on for when the server stops */
     bool shares;                /* prompts begin with what live sequences hold */
+    serve_documents_params documents;
 } serve_engine_params;
 
 typedef struct serve_engine serve_engine;

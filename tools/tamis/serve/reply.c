@@ -3,6 +3,7 @@
 #include "serve/reply.h"
 
 #include "cli/utf8.h"
+#include "serve/documents.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -154,14 +155,6 @@ static uint64_t held_of(const serve_choice *choice) {
     return choice->reads.held;
 }
 
-static uint64_t loaded_of(const serve_choice *choice) {
-    return choice->n_loaded;
-}
-
-static uint64_t computed_of(const serve_choice *choice) {
-    return choice->n_computed;
-}
-
 /* Of each prompt once, whatever n is: its tokens, and those that its first answer shared. */
 static void count_prompts(const serve_job *job, double *tokens, double *cached) {
     *tokens = *cached = 0;
@@ -184,13 +177,12 @@ static bool add_usage(cJSON *to, const serve_job *job) {
 }
 
 static bool add_documents(cJSON *to, const serve_job *job) {
-    bool blended = false;
-    for (uint32_t i = 0; i < job->n_choices; i++)
-        blended |= job->choices[i].blended;
-    if (!blended) return true;
+    const serve_blended *done = job->documents;
+    if (done == NULL) return true;
     cJSON *documents = cJSON_AddObjectToObject(to, "documents");
-    return cJSON_AddNumberToObject(documents, "loaded", (double)sum(job, loaded_of)) != NULL &&
-           cJSON_AddNumberToObject(documents, "computed", (double)sum(job, computed_of)) != NULL;
+    return cJSON_AddNumberToObject(documents, "loaded", done->loaded) != NULL &&
+           cJSON_AddNumberToObject(documents, "computed", done->computed) != NULL &&
+           cJSON_AddNumberToObject(documents, "recorded", done->recorded) != NULL;
 }
 
 /* What is this server's own: "tamis". Times are those of the first answer. */

@@ -18,9 +18,13 @@ typedef struct serve_flags {
     cli_policy_flags policies;
     uint32_t port, context, cache_tokens, running, rows, kept, sharing, queue, connections;
     uint32_t timeout, time_limit, drain, dtype, bounds_dtype, page_size;
+    store_place place;
+    const char *store_memory, *share, *trials;
+    uint32_t store_dtype, blend, blend_tokens, prefixes, page_tokens, unchecked;
 } serve_flags;
 
 static const char *const off_on[] = {"off", "on", NULL};
+static const char *const blends[] = {"hkvd", "question", "random", "all", "none", NULL};
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(serve_flags, model),
@@ -57,6 +61,31 @@ static const cli_option options[] = {
     {"--host-memory", "BYTES",
      "memory for answers that have to make room, with K, M, G or T for powers of 1024 (default 1G)",
      CLI_TEXT, offsetof(serve_flags, host_memory), 0, 0, NULL},
+    {"--store", "DIR", "a folder in which documents of prompts are stored, to be blended", CLI_PATH,
+     offsetof(serve_flags, place.folder), 0, 0, NULL},
+    STORE_SERVER_OPTIONS(serve_flags, place, "beside a folder or alone: a Redis or Valkey server"),
+    {"--store-memory", "BYTES", "memory for documents that were read (default 256M)", CLI_TEXT,
+     offsetof(serve_flags, store_memory), 0, 0, NULL},
+    {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16)", CLI_CHOICE,
+     offsetof(serve_flags, store_dtype), 0, 0, cli_stored_dtypes},
+    {"--blend", "NAME", "which tokens of stored documents are computed anew: {} (default hkvd)",
+     CLI_CHOICE, offsetof(serve_flags, blend), 0, 0, blends},
+    {"--share", "PERCENT", "how many of them (default 15)", CLI_TEXT, offsetof(serve_flags, share),
+     0, 0, NULL},
+    {"--blend-tokens", "N",
+     "tokens of a prompt that is blended at most, since all others wait for it (default 4096)",
+     CLI_NUMBER, offsetof(serve_flags, blend_tokens), 1, 65536, NULL},
+    {"--trials", "FILE",
+     "what tamis blend trial measured (default tamis/blend.trials in the user's folder for "
+     "settings)",
+     CLI_FILE, offsetof(serve_flags, trials), 0, 0, NULL},
+    {"--unchecked", "", "documents are blended even where no check has passed", CLI_FLAG,
+     offsetof(serve_flags, unchecked), 0, 0, NULL},
+    {"--store-prefixes", "WORD",
+     "{}: whether prompts are stored, too, for those that begin alike (default off)", CLI_CHOICE,
+     offsetof(serve_flags, prefixes), 0, 0, off_on},
+    {"--prefix-page", "N", "tokens of a page of a stored prefix (default 256)", CLI_NUMBER,
+     offsetof(serve_flags, page_tokens), 1, CLI_TOKENS_MAX, NULL},
     {"--queue", "N", "answers that wait at most (default 64)", CLI_NUMBER,
      offsetof(serve_flags, queue), 0, 65536, NULL},
     {"--connections", "N", "connections at most (default 1024)", CLI_NUMBER,
@@ -130,6 +159,52 @@ static void model_name(const char *path, char name[256]) {
     snprintf(name, 256, "%.*s", (int)(ends ? n - 5 : n), from);
 }
 
+static bool is_stored(const serve_flags *f) {
+    return f->place.folder != NULL || f->place.redis != NULL;
+}
+
+/* The first flag that belongs to a store, where there is none. */
+static const char *without_store(const serve_flags *f) {
+    if (f->store_memory != NULL) return "--store-memory";
+    if (f->share != NULL) return "--share";
+    if (f->trials != NULL) return "--trials";
+    if (f->unchecked) return "--unchecked";
+    return f->prefixes ? "--store-prefixes" : NULL;
+}
+
+static bool choose_documents(const serve_flags *f, tamis_eviction_kind eviction,
+                             serve_documents_params *out) {
+    const char *name = serve_command.name, *flag = without_store(f);
+    float percent = 15;
+    tamis_error error = {0};
+    *out = (serve_documents_params){.place = f->place,
+                                    .dtype = (tamis_dtype)f->store_dtype,
+                                    .most_tokens = f->blend_tokens,
+                                    .page_tokens = f->page_tokens,
+                                    .prefixes = f->prefixes != 0,
+                                    .unchecked = f->unchecked != 0,
+                                    .trials = f->trials,
+                                    .model = f->model};
+    if (!store_server_check(name, &f->place)) return false;
+    if (!is_stored(f) && flag != NULL) {
+        cli_fail(name, "%s: belongs to --store or --redis, of which none is given", flag);
+        return false;
+    }
+    if (is_stored(f) && eviction != TAMIS_EVICT_NONE) {
+        cli_fail(name, "%s: is given with --evict, which needs queries that loaded tokens lack",
+                 f->place.folder != NULL ? "--store" : "--redis");
+        return false;
+    }
+    if (f->share != NULL &&
+        !cli_decimal(name, "--share", f->share, (cli_range){0, 100, true}, &percent))
+        return false;
+    out->share = (double)percent / 100;
+    if (!bytes_of("--store-memory", f->store_memory, (uint64_t)256 << 20, UINT64_MAX,
+                  &out->memory_bytes))
+        return false;
+    return tamis_blend_selector_parse(blends[f->blend], &out->selector, &error) == TAMIS_OK;
+}
+
 static bool choose_params(const serve_flags *f, serve_engine_params *engine,
                           serve_http_params *http) {
     const char *name = serve_command.name;
@@ -156,6 +231,7 @@ static bool choose_params(const serve_flags *f, serve_engine_params *engine,
                   &engine->host_bytes) ||
         !bytes_of("--body-limit", f->body_limit, (uint64_t)4 << 20, (uint64_t)1 << 30, &body))
         return false;
+    if (!choose_documents(f, session->plan.eviction.kind, &engine->documents)) return false;
     session->cache.planes = tamis_eviction_planes(&session->plan.eviction);
     *http = (serve_http_params){.host = f->host != NULL ? f->host : "127.0.0.1",
                                 .port = f->port,
@@ -249,7 +325,10 @@ static int run_command(int argc, char *const *argv) {
                      .time_limit = 600,
                      .drain = 30,
                      .dtype = TAMIS_F16,
-                     .page_size = 1};
+                     .page_size = 1,
+                     .store_dtype = TAMIS_F16,
+                     .blend_tokens = 4096,
+                     .page_tokens = 256};
     const char *name = serve_command.name;
     serve_engine_params engine;
     serve_http_params http;

@@ -136,7 +136,7 @@ class Mock(http.server.BaseHTTPRequestHandler):
             last['tamis'] = {'first_token_seconds': 0.4213, 'tokens_per_second': 21.34,
                              'pages_read': 1480, 'pages_held': 11520, 'cached_tokens': 1200}
             if document:
-                last['tamis']['documents'] = {'loaded': 1, 'computed': 0}
+                last['tamis']['documents'] = {'loaded': 340, 'computed': 60}
         self.event(last)
         self.send('data: [DONE]\n\n')
 
@@ -262,6 +262,8 @@ class PageTest(unittest.TestCase):
         self.browser.log('performance')
         self.sent = []
         self.wait('document.getElementById("model").textContent')
+        if not self.mock:
+            self.set('max-tokens', '32')  # a small model would talk on
 
     def show(self, size, scheme):
         self.browser.size(*size)
@@ -287,6 +289,9 @@ class PageTest(unittest.TestCase):
 
     def value(self, name):
         return self.browser.js('return document.getElementById(arguments[0]).value', name)
+
+    def set(self, name, value):
+        self.browser.js('document.getElementById(arguments[0]).value = arguments[1]', name, value)
 
     def focus(self, selector):
         self.browser.js('[...document.querySelectorAll(arguments[0])].at(-1).focus()', selector)
@@ -341,9 +346,9 @@ class PageTest(unittest.TestCase):
     def test_each_turn_sends_what_was_said(self):
         self.ask('first')
         first = self.text('.answer .text')
-        self.browser.js('document.getElementById("system").value = "Be brief."')
-        self.browser.js('document.getElementById("temperature").value = "0.5"')
-        self.browser.js('document.getElementById("max-tokens").value = "16"')
+        self.set('system', 'Be brief.')
+        self.set('temperature', '0.5')
+        self.set('max-tokens', '16')
         self.ask('second')
         body = self.asked()[1]
         roles = [message['role'] for message in body['messages']]
@@ -364,6 +369,7 @@ class PageTest(unittest.TestCase):
 
     def test_stop_hangs_up(self):
         Mock.hung_up.clear()
+        self.set('max-tokens', '')
         self.ask('Count slowly from 1 to 900', until_end=False)
         self.wait('document.querySelector(".answer .text").textContent')
         self.focus('#stop')
@@ -477,7 +483,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.asked()[1]['messages'][0]['content'], content)
         self.assertEqual(self.asked()[1]['messages'][2]['content'], 'And now?')
         if self.mock:
-            self.assertIn('1 text loaded', self.browser.js(
+            self.assertIn('340 tokens of the text loaded', self.browser.js(
                 'return document.querySelector(".cost").textContent'))
 
     def test_files_that_are_no_text(self):
@@ -586,7 +592,7 @@ class PageTest(unittest.TestCase):
 
     def fill(self):
         self.expected = ('400', '401')
-        self.browser.js('document.getElementById("text").value = "A text. ".repeat(40)')
+        self.set('text', 'A text. ' * 40)
         self.ask('What does the text say about pages, and which of them were read?')
         if self.mock:
             self.ask('odd, and ' + 'w' * 50)

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks that prompts bring along: found or recorded, then blended. */
+#include "serve/documents.h"
+
+#include "cli/gate.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tamis/record.h>
+
+struct serve_documents {
+    serve_documents_params params;
+    tamis_model *model;
+    tamis_cache *cache;
+    tamis_runner *runner;
+    tamis_store *store;
+    tamis_blend *blend; /* of the salt below; NULL: not made yet */
+    uint8_t salt[16];
+    tamis_blend_params how;
+    int32_t sink;
+    tamis_record_params record;
+    bool blends;
+    tamis_error told; /* on stderr, of what was not stored */
+};
+
+/* ---- Opening and closing --------------------------------------------------------------------- */
+
+void serve_documents_plan(const serve_documents_params *p, tamis_plan_params *plan) {
+    if (p->place.folder == NULL && p->place.redis == NULL) return;
+    plan->load_dtypes = 1u << p->dtype;
+    if (p->most_tokens > plan->max_rows) plan->max_rows = p->most_tokens;
+    if (p->selector == TAMIS_BLEND_QUESTION) plan->flags |= TAMIS_PLAN_ROW_MASSES;
+}
+
+static tamis_status open_store(serve_documents *d, tamis_error *error) {
+    const store_place *place = &d->params.place;
+    const tamis_store_params params = {.folder = place->folder,
+                                       .redis = place->redis,
+                                       .redis_prefix = place->prefix,
+                                       .redis_database = place->database,
+                                       .memory_bytes = d->params.memory_bytes};
+    return tamis_store_create(&params, &d->store, error);
+}
+
+/* Without an entry that passed documents are computed. */
+static void ask_gate(serve_documents *d, tamis_dtype cache_dtype) {
+    tamis_error why = {0};
+    d->blends = d->params.unchecked ||
+                cli_gate(d->params.trials, d->params.model, &d->how, cache_dtype, &why) == TAMIS_OK;
+    if (!d->blends) fprintf(stderr, "tamis serve: documents are computed: %s\n", why.text);
+}
+
+static tamis_status choose(serve_documents *d, tamis_error *error) {
+    tamis_cache_params cache;
+    tamis_cache_get_params(d->cache, &cache);
+    const uint32_t n_sink = store_sink(d->model, &d->sink);
+    d->record = (tamis_record_params){
+        .sink = &d->sink, .n_sink = n_sink, .dtype = d->params.dtype, .cache_dtype = cache.dtype};
+    d->how = (tamis_blend_params){.selector = d->params.selector,
+                                  .share = d->params.share,
+                                  .dtype = d->params.dtype,
+                                  .sink = &d->sink,
+                                  .n_sink = n_sink};
+    if (d->how.selector == TAMIS_BLEND_NONE) d->how.check_layer = TAMIS_BLEND_NO_CHECK;
+    const tamis_status status = tamis_model_fingerprint(d->model, d->how.fingerprint, error);
+    if (status == TAMIS_OK) ask_gate(d, cache.dtype);
+    return status;
+}
+
+tamis_status serve_documents_open(const serve_documents_params *params, tamis_model *model,
+                                  tamis_cache *cache, tamis_runner *runner, serve_documents **out,
+                                  tamis_error *error) {
+    *out = NULL;
+    if (params->place.folder == NULL && params->place.redis == NULL) return TAMIS_OK;
+    serve_documents *d = *out = calloc(1, sizeof *d);
+    if (d == NULL) return cli_no_memory(error);
+    d->params = *params;
+    d->model = model;
+    d->cache = cache;
+    d->runner = runner;
+    const tamis_status status = open_store(d, error);
+    return status == TAMIS_OK ? choose(d, error) : status;
+}
+
+void serve_documents_close(serve_documents **out) {
+    serve_documents *d = *out;
+    if (d == NULL) return;
+    tamis_blend_destroy(&d->blend);
+    tamis_store_destroy(&d->store);
+    free(d);
+    *out = NULL;
+}
+
+tamis_store *serve_documents_store(serve_documents *d) {
+    return d != NULL ? d->store : NULL;
+}
+
+/* ---- What the store has ---------------------------------------------------------------------- */
+
+bool serve_documents_has(const serve_documents *d, const cli_prompt *prompt) {
+    if (d == NULL || !d->blends || prompt->tokens.count > d->params.most_tokens) return false;
+    for (size_t i = 0; i < prompt->n_parts; i++)
+        if (prompt->parts[i].document) return true;
+    return false;
+}
+
+/* 1: the store has it. A store that cannot be read has nothing. */
+static bool is_stored(serve_documents *d, const int32_t *tokens, uint32_t n) {
+    tamis_chunk_id id;
+    tamis_chunk *chunk = NULL;
+    if (tamis_record_id(d->model, &d->record, tokens, n, &id, NULL) != TAMIS_OK ||
+        tamis_store_get(d->store, &id, &chunk, NULL) != TAMIS_OK || chunk == NULL)
+        return false;
+    tamis_chunk_release(&chunk);
+    return true;
+}
+
+/* Kept sequences make room for it. */
+static tamis_status record(serve_documents *d, tamis_scheduler *scheduler, const int32_t *tokens,
+                           uint32_t n, tamis_error *error) {
+    int dropped = 1;
+    tamis_status status = TAMIS_E_FULL;
+    while (status == TAMIS_E_FULL && dropped) {
+        status = tamis_runner_record(d->runner, d->store, &d->record, tokens, n, error);
+        if (status == TAMIS_E_FULL &&
+            tamis_scheduler_drop_kept(scheduler, &dropped, NULL) != TAMIS_OK)
+            dropped = 0;
+    }
+    return status;
+}
+
+/* One line on stderr, however many documents it is for. */
+static void tell(serve_documents *d, uint32_t n, const tamis_error *error) {
+    if (strcmp(error->text, d->told.text) == 0) return;
+    fprintf(stderr, "tamis serve: a document of %u tokens is not stored: %s\n", n, error->text);
+    d->told = *error;
+}
+
+bool serve_documents_prepare(serve_documents *d, tamis_scheduler *scheduler,
+                             const cli_prompt *prompt, const uint8_t salt[16],
+                             serve_blended *done) {
+    const int32_t *at = prompt->tokens.ids;
+    memcpy(d->record.salt, salt, sizeof d->record.salt);
+    done->tried = true;
+    for (size_t i = 0; i < prompt->n_parts; at += prompt->parts[i++].count) {
+        const uint32_t n = (uint32_t)prompt->parts[i].count;
+        tamis_error error = {0};
+        if (i < done->part || !prompt->parts[i].document) continue;
+        done->part = i + 1;
+        const bool stored = is_stored(d, at, n);
+        done->found += stored;
+        done->missed += !stored;
+        done->computed += n;
+        if (stored) continue;
+        if (record(d, scheduler, at, n, &error) == TAMIS_OK)
+            done->recorded += n;
+        else
+            tell(d, n, &error);
+        return true;
+    }
+    return false;
+}
+
+/* ---- Blending -------------------------------------------------------------------------------- */
+
+/* A blend has one salt. */
+static tamis_status make_blend(serve_documents *d, const uint8_t salt[16], tamis_error *error) {
+    if (d->blend != NULL && memcmp(d->salt, salt, sizeof d->salt) == 0) return TAMIS_OK;
+    tamis_blend_destroy(&d->blend);
+    memcpy(d->salt, salt, sizeof d->salt);
+    memcpy(d->how.salt, salt, sizeof d->how.salt);
+    return tamis_runner_blend_create(d->runner, d->store, &d->how, &d->blend, error);
+}
+
+/* The prompt's parts without its last token, which the scheduler runs. */
+static tamis_blend_part *parts_of(const cli_prompt *prompt, uint32_t *n_parts) {
+    tamis_blend_part *parts = calloc(prompt->n_parts + 1, sizeof *parts);
+    size_t at = 0;
+    if (parts == NULL) return NULL;
+    for (size_t i = 0; i < prompt->n_parts; at += prompt->parts[i++].count) {
+        const bool last = i + 1 == prompt->n_parts;
+        parts[i] = (tamis_blend_part){
+            .tokens = prompt->tokens.ids + at,
+            .n_tokens = (uint32_t)prompt->parts[i].count - last,
+            .stored = prompt->parts[i].document && !last ? TAMIS_BLEND_CHUNK : TAMIS_BLEND_FRESH};
+    }
+    *n_parts = (uint32_t)prompt->n_parts;
+    return parts;
+}
+
+/* Kept sequences make room for it. */
+static tamis_status run(serve_documents *d, tamis_scheduler *scheduler, tamis_sequence sequence,
+                        const tamis_blend_part *parts, uint32_t n_parts, tamis_error *error) {
+    for (;;) {
+        int dropped = 0;
+        tamis_status status =
+            tamis_runner_blend(d->runner, sequence, d->blend, parts, n_parts, NULL, error);
+        if (status != TAMIS_E_FULL) return status;
+        status = tamis_scheduler_drop_kept(scheduler, &dropped, error);
+        if (status != TAMIS_OK || !dropped)
+            return status != TAMIS_OK ? status : cli_error(error, TAMIS_E_FULL, "no pages");
+    }
+}
+
+static void count(const serve_documents *d, const tamis_blend_stats *before, serve_blended *done) {
+    tamis_blend_stats now;
+    tamis_blend_get_stats(d->blend, &now);
+    done->loaded = (uint32_t)((now.tokens_hit - before->tokens_hit) -
+                              (now.tokens_selected - before->tokens_selected) +
+                              (now.tokens_exact - before->tokens_exact));
+    done->computed -= done->loaded;
+}
+
+tamis_status serve_documents_blend(serve_documents *d, tamis_scheduler *scheduler,
+                                   const cli_prompt *prompt, const uint8_t salt[16],
+                                   serve_blended *done, tamis_sequence *sequence,
+                                   tamis_error *error) {
+    tamis_blend_stats before;
+    uint32_t n_parts = 0;
+    *sequence = 0;
+    if (done->found == 0 && done->recorded == 0) return TAMIS_OK;
+    tamis_status status = make_blend(d, salt, error);
+    if (status != TAMIS_OK) return status;
+    tamis_blend_part *parts = parts_of(prompt, &n_parts);
+    if (parts == NULL) return cli_no_memory(error);
+    tamis_blend_get_stats(d->blend, &before);
+    status = tamis_cache_add(d->cache, sequence, error);
+    if (status == TAMIS_OK) status = run(d, scheduler, *sequence, parts, n_parts, error);
+    free(parts);
+    if (status == TAMIS_OK) {
+        count(d, &before, done);
+        return TAMIS_OK;
+    }
+    if (*sequence != 0 && tamis_cache_remove(d->cache, *sequence, NULL) == TAMIS_OK) *sequence = 0;
+    return status == TAMIS_E_FULL ? TAMIS_OK : status;
+}
