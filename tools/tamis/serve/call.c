@@ -9,14 +9,44 @@
 #include <string.h>
 #include <strings.h>
 
-#define DROP_MAX                                                                                   \
-    ((size_t)64 << 20) /* bytes of a body that is refused, which are read all the same */
+#define DROP_MAX   ((size_t)64 << 20)  /* of a body that is refused, which is read all the same */
+#define BODIES_MAX ((size_t)256 << 20) /* of all bodies that are held, unless it is but one */
 
 static const char *header(const serve_call *call, const char *name) {
     return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
 }
 
 /* ---- Headers --------------------------------------------------------------------------------- */
+
+typedef struct framing {
+    unsigned lengths, codings, hosts;
+    bool chunked;
+} framing;
+
+static enum MHD_Result note_header(void *user, enum MHD_ValueKind kind, const char *name,
+                                   const char *value) {
+    framing *seen = user;
+    (void)kind;
+    seen->lengths += strcasecmp(name, "Content-Length") == 0;
+    seen->hosts += strcasecmp(name, "Host") == 0;
+    if (strcasecmp(name, "Transfer-Encoding") != 0) return MHD_YES;
+    seen->codings++;
+    seen->chunked = value != NULL && strcasecmp(value, "chunked") == 0;
+    return MHD_YES;
+}
+
+/* A proxy before this server may see another end of the request than the library does, which would
+ * take what the proxy lets pass as a body for a request (RFC 9112, 11.2). */
+static bool check_framing(serve_call *call) {
+    framing seen = {0};
+    MHD_get_connection_values(call->connection, MHD_HEADER_KIND, note_header, &seen);
+    call->unframed = seen.lengths + seen.codings > 1 || seen.hosts > 1 ||
+                     (seen.codings == 1 && !seen.chunked);
+    if (!call->unframed) return true;
+    return serve_refuse(&call->refusal, 400, NULL, "bad_framing",
+                        "Host, Content-Length and Transfer-Encoding: at most one Host, and one of "
+                        "the others, which is chunked if it is the last");
+}
 
 static bool is_json(const char *type) {
     static const char json[] = "application/json";
@@ -52,6 +82,7 @@ static bool check_access(serve_call *call) {
 }
 
 static void check(serve_call *call, const char *method, const char *url) {
+    if (!check_framing(call)) return;
     if (call->preflight) {
         check_access(call);
         if (call->refusal.http == 0 && (call->origin[0] == '\0' || !serve_route_has(url)))
@@ -75,7 +106,6 @@ serve_call *serve_call_begin(serve_server *server, struct MHD_Connection *connec
     atomic_fetch_add(&server->calls, 1);
     call->server = server;
     call->connection = connection;
-    call->began = cli_seconds();
     call->preflight = strcmp(method, "OPTIONS") == 0;
     check(call, method, url);
     return call;
@@ -86,38 +116,52 @@ serve_call *serve_call_begin(serve_server *server, struct MHD_Connection *connec
 enum MHD_Result serve_call_greet(serve_call *call) {
     const char *length = header(call, "Content-Length");
     const bool endless = length != NULL && strtoull(length, NULL, 10) > DROP_MAX;
-    if (call->refusal.http != 0 && (endless || header(call, "Expect") != NULL))
+    if (call->unframed || (call->refusal.http != 0 && (endless || header(call, "Expect") != NULL)))
         return serve_call_refuse(call);
     return MHD_YES;
 }
 
 /* ---- The body -------------------------------------------------------------------------------- */
 
-static bool drop(serve_call *call, size_t bytes) {
+static void free_body(serve_call *call) {
     free(call->body);
+    call->server->bodies -= call->room;
     call->body = NULL;
-    call->dropped += call->bytes + bytes;
     call->bytes = call->room = 0;
+}
+
+static bool drop(serve_call *call, size_t bytes) {
+    call->dropped += call->bytes + bytes;
+    free_body(call);
     return call->dropped <= DROP_MAX;
+}
+
+static bool make_room(serve_call *call, size_t bytes) {
+    serve_server *server = call->server;
+    size_t room = 2 * (call->bytes + bytes);
+    if (call->bytes + bytes <= call->room) return true;
+    if (room > server->body_bytes) room = server->body_bytes;
+    const size_t others = server->bodies - call->room;
+    if (others > 0 && others + room > BODIES_MAX) {
+        serve_refuse(&call->refusal, 503, NULL, "busy",
+                     "the bodies of other requests take %zu bytes", others);
+        call->refusal.wait = 1;
+        return false;
+    }
+    char *body = realloc(call->body, room);
+    if (body == NULL) return serve_refuse_memory(&call->refusal);
+    server->bodies = others + room;
+    call->body = body;
+    call->room = room;
+    return true;
 }
 
 bool serve_call_take(serve_call *call, const char *data, size_t bytes) {
     const uint32_t most = call->server->body_bytes;
-    if (cli_seconds() - call->began > call->server->seconds) return false;
     if (call->refusal.http == 0 && call->bytes + bytes > most)
         serve_refuse(&call->refusal, 413, NULL, "body_too_large",
                      "the body has more than %" PRIu32 " bytes", most);
-    if (call->refusal.http != 0) return drop(call, bytes);
-    if (call->bytes + bytes > call->room) {
-        const size_t room = 2 * (call->bytes + bytes);
-        char *body = realloc(call->body, room);
-        if (body == NULL) {
-            serve_refuse_memory(&call->refusal);
-            return drop(call, bytes);
-        }
-        call->body = body;
-        call->room = room;
-    }
+    if (call->refusal.http != 0 || !make_room(call, bytes)) return drop(call, bytes);
     memcpy(call->body + call->bytes, data, bytes);
     call->bytes += bytes;
     return true;
@@ -136,6 +180,7 @@ static bool add_headers(const serve_call *call, struct MHD_Response *response, c
            MHD_add_response_header(response, "X-Content-Type-Options", "nosniff") &&
            MHD_add_response_header(response, "Content-Security-Policy", policy) &&
            (call->refusal.wait == 0 || MHD_add_response_header(response, "Retry-After", seconds)) &&
+           (!call->unframed || MHD_add_response_header(response, "Connection", "close")) &&
            (call->refusal.http != 401 ||
             MHD_add_response_header(response, "WWW-Authenticate", "Bearer")) &&
            (call->origin[0] == '\0' ||
@@ -215,6 +260,7 @@ enum MHD_Result serve_call_answer(serve_call *call) {
     if (call->refusal.http != 0) return serve_call_refuse(call);
     if (call->preflight) return answer_preflight(call);
     enum MHD_Result done = call->job == NULL ? call->route->answer(call) : MHD_YES;
+    free_body(call);
     if (call->refusal.http != 0) return serve_call_refuse(call);
     if (call->job == NULL) return done;
     return call->job->request->stream ? answer_stream(call) : answer_whole(call);
@@ -227,7 +273,7 @@ void serve_call_end(serve_call *call) {
         serve_engine_wake(call->server->engine);
         serve_job_release(call->job);
     }
-    free(call->body);
+    free_body(call);
     atomic_fetch_sub(&call->server->calls, 1);
     free(call);
 }

@@ -15,7 +15,8 @@ typedef struct serve_server {
     serve_engine *engine;
     serve_metrics *metrics;
     serve_model *model;
-    uint32_t body_bytes, seconds;
+    uint32_t body_bytes;
+    size_t bodies;     /* bytes of bodies that are held now; the connections' own */
     atomic_uint calls; /* that have not ended */
 } serve_server;
 
@@ -24,8 +25,7 @@ typedef struct serve_call {
     struct MHD_Connection *connection;
     const struct serve_route *route; /* NULL: there is none */
     char name[256];                  /* of a model, that stands in the path */
-    bool preflight;
-    double began;
+    bool preflight, unframed; /* unframed: nobody can say where the request ends */
     char *body;
     size_t bytes, room, dropped;
     uint8_t salt[16];

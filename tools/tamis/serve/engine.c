@@ -393,6 +393,7 @@ static void begin(serve_engine *engine, serve_job *job) {
     tamis_error error = {0};
     serve_refusal refusal = {0};
     engine->jobs[engine->n_jobs++] = job; /* there is room */
+    if (serve_job_is_gone(job)) return;   /* drop forgets it; a blend would be in vain */
     const tamis_status status = open_choices(engine, job, &error);
     if (status == TAMIS_OK) {
         serve_reply_begin(job, &engine->model);
@@ -604,7 +605,7 @@ static bool goes_on(serve_engine *engine, double *end) {
     engine->metrics->cut += engine->n_jobs;
     pthread_mutex_unlock(&engine->metrics->lock);
     refuse_all(engine, 503, "stopping", "the server stopped before the answer had ended");
-    return next_submitted(engine) != NULL;
+    return false; /* what is submitted still is refused behind the last step */
 }
 
 tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user), void *user,

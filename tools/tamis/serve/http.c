@@ -4,6 +4,7 @@
 #include "serve/http.h"
 
 #include "serve/call.h"
+#include "serve/door.h"
 #include "serve/routes.h"
 
 #include <arpa/inet.h>
@@ -18,7 +19,8 @@
 struct serve_http {
     struct MHD_Daemon *daemon;
     serve_server server; /* what calls see */
-    int socket;          /* -1: closed */
+    serve_door *door;
+    int socket; /* -1: it is the door's */
     uint32_t port;
 };
 
@@ -64,14 +66,23 @@ static tamis_status listen_on(serve_http *http, const serve_http_params *params,
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
+/* From its beginning, or the end of its last answer, a connection has its time to send the headers of
+ * a request; from their end on, to send the body. */
+static void watch(serve_http *http, struct MHD_Connection *connection, bool watched) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    if (info != NULL) serve_door_watch(http->door, info->socket_context, watched);
+}
+
 static enum MHD_Result handle(void *user, struct MHD_Connection *connection, const char *url,
                               const char *method, const char *version, const char *data,
                               size_t *bytes, void **state) {
-    serve_server *server = user;
+    serve_http *http = user;
     serve_call *call = *state;
     (void)version;
     if (call == NULL) {
-        call = *state = serve_call_begin(server, connection, method, url);
+        watch(http, connection, true);
+        call = *state = serve_call_begin(&http->server, connection, method, url);
         return call == NULL ? MHD_NO : serve_call_greet(call);
     }
     if (*bytes > 0) {
@@ -79,26 +90,32 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *connection, con
         *bytes = 0;
         return taken ? MHD_YES : MHD_NO;
     }
+    watch(http, connection, false);
     return serve_call_answer(call);
 }
 
 static void end_call(void *user, struct MHD_Connection *connection, void **state,
                      enum MHD_RequestTerminationCode code) {
-    (void)user, (void)connection, (void)code;
+    (void)code;
     serve_call_end(*state);
     *state = NULL;
+    watch(user, connection, true);
 }
 
 static void note_connection(void *user, struct MHD_Connection *connection, void **state,
                             enum MHD_ConnectionNotificationCode code) {
-    serve_server *server = user;
-    (void)connection, (void)state;
-    pthread_mutex_lock(&server->metrics->lock);
-    if (code == MHD_CONNECTION_NOTIFY_STARTED)
-        server->metrics->connections++;
+    serve_http *http = user;
+    serve_metrics *metrics = http->server.metrics;
+    const bool begins = code == MHD_CONNECTION_NOTIFY_STARTED;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (begins)
+        *state = info != NULL ? serve_door_enter(http->door, info->connect_fd) : NULL;
     else
-        server->metrics->connections--;
-    pthread_mutex_unlock(&server->metrics->lock);
+        serve_door_leave(http->door, *state);
+    pthread_mutex_lock(&metrics->lock);
+    metrics->connections += begins ? 1 : -1;
+    pthread_mutex_unlock(&metrics->lock);
 }
 
 /* Of what clients do wrong nothing is printed: it would fill the log. */
@@ -109,12 +126,12 @@ static void keep_quiet(void *user, const char *format, va_list arguments) {
 static struct MHD_Daemon *start(serve_http *http, const serve_http_params *params) {
     return MHD_start_daemon(
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME |
-            MHD_USE_ERROR_LOG | (strchr(params->host, ':') != NULL ? MHD_USE_IPv6 : 0),
-        0, NULL, NULL, handle, &http->server, MHD_OPTION_EXTERNAL_LOGGER, keep_quiet, NULL,
-        MHD_OPTION_LISTEN_SOCKET, http->socket, MHD_OPTION_CONNECTION_LIMIT, params->connections,
-        MHD_OPTION_CONNECTION_TIMEOUT, params->seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)32768, MHD_OPTION_NOTIFY_COMPLETED, end_call, NULL, MHD_OPTION_NOTIFY_CONNECTION,
-        note_connection, &http->server, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+            MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG,
+        0, NULL, NULL, handle, http, MHD_OPTION_EXTERNAL_LOGGER, keep_quiet, NULL,
+        MHD_OPTION_CONNECTION_LIMIT, params->connections + 16, MHD_OPTION_CONNECTION_TIMEOUT,
+        params->seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768,
+        MHD_OPTION_NOTIFY_COMPLETED, end_call, http, MHD_OPTION_NOTIFY_CONNECTION, note_connection,
+        http, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
 }
 
 tamis_status serve_http_open(const serve_http_params *params, const serve_access *access,
@@ -127,12 +144,14 @@ tamis_status serve_http_open(const serve_http_params *params, const serve_access
                                   .engine = engine,
                                   .metrics = metrics,
                                   .model = serve_engine_model(engine),
-                                  .body_bytes = params->body_bytes,
-                                  .seconds = params->seconds};
+                                  .body_bytes = params->body_bytes};
     tamis_status status = listen_on(http, params, error);
     if (status != TAMIS_OK) return status;
+    http->door = serve_door_open(http->socket, params->connections, params->seconds);
+    if (http->door == NULL) return cli_no_memory(error);
+    http->socket = -1;
     http->daemon = start(http, params);
-    if (http->daemon == NULL)
+    if (http->daemon == NULL || !serve_door_start(http->door, http->daemon))
         return cli_error(error, TAMIS_E_IO, "%s port %u: the HTTP library does not start: %s",
                          params->host, http->port, strerror(errno));
     return TAMIS_OK;
@@ -143,9 +162,7 @@ uint32_t serve_http_port(const serve_http *http) {
 }
 
 void serve_http_quiesce(serve_http *http) {
-    const MHD_socket socket = MHD_quiesce_daemon(http->daemon);
-    if (socket != MHD_INVALID_SOCKET) close(socket);
-    http->socket = -1;
+    serve_door_shut(http->door);
 }
 
 /* Requests whose answers are being sent. */
@@ -160,8 +177,10 @@ void serve_http_close(serve_http **out, double seconds) {
     if (http == NULL) return;
     while (http->daemon != NULL && has_calls(http) && cli_seconds() < end)
         nanosleep(&moment, NULL);
+    if (http->door != NULL) serve_door_stop(http->door);
     if (http->daemon != NULL) MHD_stop_daemon(http->daemon);
-    if (http->daemon == NULL && http->socket >= 0) close(http->socket);
+    serve_door_close(http->door);
+    if (http->socket >= 0) close(http->socket);
     free(http);
     *out = NULL;
 }

@@ -11,6 +11,9 @@
 #include <string.h>
 #include <sys/random.h>
 
+/* Bytes of a stream that wait for its client: one that reads too slowly for that is given up. */
+#define UNSENT_MAX ((size_t)8 << 20)
+
 static void make_id(serve_job *job) {
     uint64_t random[2] = {0};
     if (getrandom(random, sizeof random, 0) != sizeof random) random[0] = (uint64_t)(uintptr_t)job;
@@ -64,6 +67,11 @@ static void wake(serve_job *job) {
 /* ---- By the engine --------------------------------------------------------------------------- */
 
 static bool make_room(serve_job *job, size_t bytes) {
+    if (job->bytes + bytes <= job->room) return true;
+    job->bytes -= job->sent;
+    if (job->sent > 0) memmove(job->out, job->out + job->sent, job->bytes);
+    job->sent = 0;
+    if (job->request->stream && job->bytes > UNSENT_MAX) return false;
     if (job->bytes + bytes <= job->room) return true;
     const size_t room = 2 * (job->bytes + bytes);
     char *out = realloc(job->out, room);

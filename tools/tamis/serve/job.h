@@ -42,7 +42,8 @@ void serve_job_release(serve_job *job);
 
 /* ---- By the engine --------------------------------------------------------------------------- */
 
-/* Adds bytes to what is sent. Without memory the job is gone. */
+/* Adds bytes to what is sent. Without memory, or where a stream's client does not keep up, the job is
+ * gone. */
 void serve_job_write(serve_job *job, const char *text, size_t bytes);
 /* Nothing follows. `http`: of a whole reply. */
 void serve_job_end(serve_job *job, unsigned http, unsigned retry_after);

@@ -34,7 +34,7 @@ bool serve_token_of(const cJSON *value, const serve_model *model, const char *pa
 typedef struct said {
     char *text;
     uint8_t *documents; /* as in cli_message */
-    size_t bytes;
+    size_t bytes, room;
     uint8_t last; /* the number of the document before; 0: none */
 } said;
 
@@ -46,18 +46,27 @@ static const char *role_of(const char *role) {
     return NULL;
 }
 
-static bool add_text(said *to, const char *text, bool document, serve_refusal *refusal) {
-    const size_t bytes = strlen(text), all = to->bytes + bytes;
-    char *longer = realloc(to->text, all + 1);
-    if (longer == NULL) return serve_refuse_memory(refusal);
-    to->text = longer;
-    uint8_t *documents = realloc(to->documents, all + 1);
+/* Doubled, so that thousands of parts are not copied thousands of times. */
+static bool make_room(said *to, size_t bytes, serve_refusal *refusal) {
+    if (to->text != NULL && to->bytes + bytes < to->room) return true;
+    const size_t room = 2 * (to->bytes + bytes) + 1;
+    char *text = realloc(to->text, room);
+    if (text == NULL) return serve_refuse_memory(refusal);
+    to->text = text;
+    uint8_t *documents = realloc(to->documents, room);
     if (documents == NULL) return serve_refuse_memory(refusal);
     to->documents = documents;
+    to->room = room;
+    return true;
+}
+
+static bool add_text(said *to, const char *text, bool document, serve_refusal *refusal) {
+    const size_t bytes = strlen(text);
+    if (!make_room(to, bytes, refusal)) return false;
     to->last = (uint8_t)(document ? to->last % 2 + 1 : 0);
-    memcpy(longer + to->bytes, text, bytes + 1);
-    memset(documents + to->bytes, to->last, bytes);
-    to->bytes = all;
+    memcpy(to->text + to->bytes, text, bytes + 1);
+    memset(to->documents + to->bytes, to->last, bytes);
+    to->bytes += bytes;
     return true;
 }
 
