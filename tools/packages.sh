@@ -93,7 +93,7 @@ has_cuda_driver() {
 }
 
 needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast1 libcjson-dev
-    libhiredis-dev libpcre2-dev libxxhash-dev pocl-opencl-icd"
+    libhiredis-dev libmicrohttpd-dev libpcre2-dev libxxhash-dev pocl-opencl-icd"
 needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-jinja2 python3-matplotlib
     python3-numpy python3-pip mesa-opencl-icd pkgconf dpkg-dev file
     redis-tools intel-opencl-icd rocm-device-libs fish zsh"

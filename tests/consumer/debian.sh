@@ -38,7 +38,7 @@ quietly install "$work"/*.deb
 dpkg-query -W -f '${Package} ${Version} ${Status}\n' "${packages[@]}"
 tamis devices
 tamis devices | grep -q '^opencl:0 .*usable$' || { echo 'FAIL: no OpenCL device'; exit 1; }
-ldconfig -p | grep 'libtamis\.so\.1'
+ldconfig -p | grep 'libtamis\.so\.2'
 quietly purge --autoremove "${packages[@]}"
 
 files >"$work/after"
