@@ -67,8 +67,8 @@ static const cli_option options[] = {
     {"--store-memory", "BYTES", "memory for documents that were read (default 256M)", CLI_TEXT,
      offsetof(serve_flags, store_memory), 0, 0, NULL},
     {"--store-bytes", "BYTES",
-     "that the folder may take; what was not used for longest is removed from it; 0: no limit "
-     "(default 20G)",
+     "that the folder may take; the least recently used records are removed; 0: no limit (default "
+     "20G)",
      CLI_TEXT, offsetof(serve_flags, store_bytes), 0, 0, NULL},
     {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16)", CLI_CHOICE,
      offsetof(serve_flags, store_dtype), 0, 0, cli_stored_dtypes},
