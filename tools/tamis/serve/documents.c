@@ -35,6 +35,7 @@ void serve_documents_plan(const serve_documents_params *p, tamis_plan_params *pl
 static tamis_status open_store(serve_documents *d, tamis_error *error) {
     const store_place *place = &d->params.place;
     const tamis_store_params params = {.folder = place->folder,
+                                       .disk_bytes = d->params.disk_bytes,
                                        .redis = place->redis,
                                        .redis_prefix = place->prefix,
                                        .redis_database = place->database,

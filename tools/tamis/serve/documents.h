@@ -13,6 +13,7 @@
 typedef struct serve_documents_params {
     store_place place;     /* neither folder nor server: nothing is stored */
     uint64_t memory_bytes; /* of chunks that were read; 0: none */
+    uint64_t disk_bytes;   /* of the folder; 0: no limit */
     tamis_dtype dtype;     /* of stored K and V */
     tamis_blend_selector selector;
     double share;
