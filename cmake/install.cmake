@@ -122,6 +122,23 @@ if(TARGET tamis_cli)
     " COMPONENT tools)
 endif()
 
+# ---- The service ----------------------------------------------------------------------------------
+
+# systemd reads units in lib/systemd/system of /usr/local and of /usr. The unit names the program by its
+# path, so it is written where the prefix is known.
+if(TARGET tamis_cli AND TAMIS_SERVE)
+    install(CODE "
+        set(TAMIS_PROGRAM \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/tamis\")
+        set(TAMIS_DOC \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATAROOTDIR}/doc/${PROJECT_NAME}\")
+        configure_file(\"${CMAKE_CURRENT_SOURCE_DIR}/tools/tamis/serve/tamis-serve.service.in\"
+                       \"${CMAKE_CURRENT_BINARY_DIR}/tamis-serve.service\" @ONLY)
+        file(INSTALL \"${CMAKE_CURRENT_BINARY_DIR}/tamis-serve.service\"
+             DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/systemd/system\")
+    " COMPONENT tools)
+    install(FILES docs/serve.md COMPONENT tools
+            DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/${PROJECT_NAME})
+endif()
+
 # ---- Licence --------------------------------------------------------------------------------------
 
 # Debian's packages have each a copyright file under their own name.

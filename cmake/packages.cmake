@@ -45,5 +45,12 @@ ${what}
 .
 This package holds the program tamis: it lists devices, runs models, measures
 and evaluates.")
+if(TAMIS_SERVE)
+    set(scripts ${CMAKE_CURRENT_SOURCE_DIR}/cmake/debian)
+    set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA
+        "${scripts}/postinst;${scripts}/prerm;${scripts}/postrm")
+    string(APPEND CPACK_DEBIAN_TOOLS_DESCRIPTION
+           "\nIt also serves a model over HTTP, if asked by systemd as tamis-serve.service.")
+endif()
 
 include(CPack)

@@ -93,10 +93,10 @@ has_cuda_driver() {
 }
 
 needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast1 libcjson-dev
-    libhiredis-dev libpcre2-dev libxxhash-dev pocl-opencl-icd"
+    libhiredis-dev libmicrohttpd-dev libpcre2-dev libxxhash-dev pocl-opencl-icd"
 needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-jinja2 python3-matplotlib
     python3-numpy python3-pip mesa-opencl-icd pkgconf dpkg-dev file
-    redis-tools intel-opencl-icd rocm-device-libs fish zsh"
+    redis-tools intel-opencl-icd rocm-device-libs fish zsh chromium chromium-driver curl"
 # Of tools/gpu_compilers.sh: to build its list of programs, and the compilers. PoCL brings clang-15.
 needed_for_programs="g++ libcmocka-dev python3"
 needed_for_gpu_compilers="clang-15 intel-opencl-icd libclc-15 rocm-device-libs"

@@ -31,9 +31,9 @@ skipped=0
 holes=0 # skipped tests that could have run here
 
 # What may be missing on a machine with all packages: PyPI, from which Intel's OpenCL runtime and the
-# real models come; llama-cpp-python, which takes half an hour to build (tests/data/tokens holds what it
+# real models and axe-core for the page come; llama-cpp-python, which takes half an hour to build (tests/data/tokens holds what it
 # has said); and the right to mount a small file system, which a container may lack.
-may_skip='check\.intel|api-plan_time-intel|model-tokens-oracle|fetch-model-pypi|model-real-.*'
+may_skip='check\.intel|api-plan_time-intel|model-tokens-oracle|fetch-model-pypi|model-real-.*|serve-page'
 may_skip="$may_skip|store-full"
 
 a_skip='^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*\*\*\*Skipped '

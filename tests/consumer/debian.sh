@@ -37,8 +37,13 @@ echo '== with it'
 quietly install "$work"/*.deb
 dpkg-query -W -f '${Package} ${Version} ${Status}\n' "${packages[@]}"
 tamis devices
+tamis serve --help | grep '^usage: tamis serve '
+if command -v systemd-analyze >/dev/null; then
+    systemd-analyze verify --man=no tamis-serve.service
+    [ "$(systemctl is-enabled tamis-serve.service)" = disabled ] || { echo 'FAIL: the service is enabled'; exit 1; }
+fi
 tamis devices | grep -q '^opencl:0 .*usable$' || { echo 'FAIL: no OpenCL device'; exit 1; }
-ldconfig -p | grep 'libtamis\.so\.1'
+ldconfig -p | grep 'libtamis\.so\.2'
 quietly purge --autoremove "${packages[@]}"
 
 files >"$work/after"

@@ -68,4 +68,25 @@ dpkg-deb -I "$work"/libtamis2_*.deb | grep -qE ' (triggers|postinst) ' || fail '
 
 program=$(grep -xE '\./(.*/)?bin/tamis' "$work/tamis.files")
 (cd "$work/root" && env -i "$program" devices) | grep -q '^reference:0 .*usable$' || fail 'tamis devices'
+
+# The server and its service, if the build has it: the unit names the program, and systemd takes it as it is.
+if (cd "$work/root" && env -i "$program" help) | grep -q '^  serve '; then
+    unit=./usr/lib/systemd/system/tamis-serve.service
+    holds tamis "$unit"
+    holds tamis '\./usr/share/doc/tamis/serve\.md'
+    has tamis Depends 'libmicrohttpd'
+    (cd "$work/root" && env -i "$program" serve --help) | grep -q '^usage: tamis serve ' ||
+        fail 'tamis serve --help'
+    grep -q '^ExecStart=/usr/bin/tamis serve ' "$work/root/$unit" || fail "the unit: $(cat "$work/root/$unit")"
+    ! grep -q '@' <(grep -v '^SystemCallFilter=' "$work/root/$unit") || fail 'the unit holds an @'
+    for script in postinst prerm postrm; do
+        dpkg-deb -I "$work"/tamis_*.deb "$script" | sh -n || fail "$script"
+    done
+    if command -v systemd-analyze >/dev/null; then
+        sed "s|^ExecStart=/usr/bin/tamis|ExecStart=$work/root/usr/bin/tamis|" "$work/root/$unit" \
+            >"$work/tamis-serve.service"
+        said=$(systemd-analyze verify --man=no "$work/tamis-serve.service" 2>&1) &&
+            [ -z "$said" ] || fail "the unit: $said"
+    fi
+fi
 cd "$work" && ls -l ./*.deb

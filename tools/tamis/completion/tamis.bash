@@ -102,6 +102,19 @@ _tamis() {
     'serve --prefix-sharing') words='off on' ;;
     'serve --kept') ;;
     'serve --host-memory') ;;
+    'serve --store') files=1 ;;
+    'serve --redis') ;;
+    'serve --prefix') ;;
+    'serve --database') ;;
+    'serve --store-memory') ;;
+    'serve --store-bytes') ;;
+    'serve --store-dtype') words='f32 f16 bf16' ;;
+    'serve --blend') words='hkvd question random all none' ;;
+    'serve --share') ;;
+    'serve --blend-tokens') ;;
+    'serve --trials') files=1 ;;
+    'serve --store-prefixes') words='off on' ;;
+    'serve --prefix-page') ;;
     'serve --queue') ;;
     'serve --connections') ;;
     'serve --body-limit') ;;
@@ -518,7 +531,7 @@ _tamis() {
     'devices') words='--device --matrix --markdown --json --help' ;;
     'models') words='--markdown --help' ;;
     'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --trials --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --session --chat --system --chat-format --date --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --json --device --help' again='--chunks --stop' ;;
-    'serve') words='--model --host --port --name --api-key-file --allow-host --cors-origin --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --context --cache-tokens --running --rows --prefix-sharing --kept --host-memory --queue --connections --body-limit --timeout --time-limit --drain --date --cache-dtype --bounds-dtype --page-size --device --help' again='--allow-host --cors-origin' ;;
+    'serve') words='--model --host --port --name --api-key-file --allow-host --cors-origin --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --context --cache-tokens --running --rows --prefix-sharing --kept --host-memory --store --redis --prefix --database --store-memory --store-bytes --store-dtype --blend --share --blend-tokens --trials --unchecked --store-prefixes --prefix-page --queue --connections --body-limit --timeout --time-limit --drain --date --cache-dtype --bounds-dtype --page-size --device --help' again='--allow-host --cors-origin' ;;
     'compare') words='--model --file --question --system --chat-format --date --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' again='--question' ;;
     'tokenize') words='--model --text --file --special --bare --json --help' ;;
     'tune') words='--shape --dtype --context --budget --rounds --dry-run --json --device --help' ;;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys, hosts, origins. */
-#define _POSIX_C_SOURCE 200809L /* getline, fstat */
+#define _GNU_SOURCE /* secure_getenv */
 #include "serve/access.h"
 
 #include "cli/cli.h"
@@ -67,7 +67,7 @@ static bool read_key_file(serve_access *access, const char *command, const char 
 }
 
 bool serve_access_open(serve_access *access, const char *command, const char *key_file) {
-    const char *key = getenv("TAMIS_API_KEY");
+    const char *key = secure_getenv("TAMIS_API_KEY");
     if (key_file != NULL && !read_key_file(access, command, key_file)) return false;
     return key == NULL || key[0] == '\0' || add_key(access, command, key, strlen(key));
 }

@@ -28,8 +28,7 @@ typedef struct serve_choice {
     serve_reads reads;
     uint32_t n_tokens;             /* generated, the one that ends the answer included */
     uint32_t n_cached;             /* of the prompt, that were not run */
-    uint32_t n_loaded, n_computed; /* of documents that were blended: of a store, and anew */
-    bool blended, began;
+    bool began;
     const char *finish; /* "stop", "length"; NULL: it goes on */
     double first, last; /* when its first and its newest token came; cli_seconds */
 } serve_choice;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that prompts bring along: found, blended, recorded. */
+/* Chunks that prompts bring along: found or recorded, then blended. */
 #include "serve/documents.h"
 
 #include "cli/gate.h"
@@ -7,16 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tamis/record.h>
-
-#define MISSING_MAX                                                                                \
-    256u /* documents that wait to be stored; what comes beyond waits for another time */
-
-/* A document that the store lacks. */
-typedef struct missing {
-    int32_t *tokens;
-    uint32_t n;
-    uint8_t salt[16];
-} missing;
 
 struct serve_documents {
     serve_documents_params params;
@@ -30,8 +20,6 @@ struct serve_documents {
     int32_t sink;
     tamis_record_params record;
     bool blends;
-    missing missing[MISSING_MAX]; /* [n_missing] the first one is stored next */
-    uint32_t n_missing;
     tamis_error told; /* on stderr, of what was not stored */
 };
 
@@ -47,6 +35,7 @@ void serve_documents_plan(const serve_documents_params *p, tamis_plan_params *pl
 static tamis_status open_store(serve_documents *d, tamis_error *error) {
     const store_place *place = &d->params.place;
     const tamis_store_params params = {.folder = place->folder,
+                                       .disk_bytes = d->params.disk_bytes,
                                        .redis = place->redis,
                                        .redis_prefix = place->prefix,
                                        .redis_database = place->database,
@@ -97,8 +86,6 @@ tamis_status serve_documents_open(const serve_documents_params *params, tamis_mo
 void serve_documents_close(serve_documents **out) {
     serve_documents *d = *out;
     if (d == NULL) return;
-    for (uint32_t i = 0; i < d->n_missing; i++)
-        free(d->missing[i].tokens);
     tamis_blend_destroy(&d->blend);
     tamis_store_destroy(&d->store);
     free(d);
@@ -129,38 +116,50 @@ static bool is_stored(serve_documents *d, const int32_t *tokens, uint32_t n) {
     return true;
 }
 
-static bool is_noted(const serve_documents *d, const int32_t *tokens, uint32_t n) {
-    for (uint32_t i = 0; i < d->n_missing; i++)
-        if (d->missing[i].n == n && memcmp(d->missing[i].salt, d->record.salt, 16) == 0 &&
-            memcmp(d->missing[i].tokens, tokens, n * sizeof *tokens) == 0)
-            return true;
-    return false;
+/* Kept sequences make room for it. */
+static tamis_status record(serve_documents *d, tamis_scheduler *scheduler, const int32_t *tokens,
+                           uint32_t n, tamis_error *error) {
+    int dropped = 1;
+    tamis_status status = TAMIS_E_FULL;
+    while (status == TAMIS_E_FULL && dropped) {
+        status = tamis_runner_record(d->runner, d->store, &d->record, tokens, n, error);
+        if (status == TAMIS_E_FULL &&
+            tamis_scheduler_drop_kept(scheduler, &dropped, NULL) != TAMIS_OK)
+            dropped = 0;
+    }
+    return status;
 }
 
-/* Where there is no room for it, it stays missing. */
-static void note_missing(serve_documents *d, const int32_t *tokens, uint32_t n) {
-    if (d->n_missing == MISSING_MAX || is_noted(d, tokens, n)) return;
-    missing *one = &d->missing[d->n_missing];
-    one->tokens = malloc(n * sizeof *tokens);
-    if (one->tokens == NULL) return;
-    memcpy(one->tokens, tokens, n * sizeof *tokens);
-    memcpy(one->salt, d->record.salt, sizeof one->salt);
-    one->n = n;
-    d->n_missing++;
+/* One line on stderr, however many documents it is for. */
+static void tell(serve_documents *d, uint32_t n, const tamis_error *error) {
+    if (strcmp(error->text, d->told.text) == 0) return;
+    fprintf(stderr, "tamis serve: a document of %u tokens is not stored: %s\n", n, error->text);
+    d->told = *error;
 }
 
-/* Counts the prompt's documents, and notes those that are missing. */
-static void look_up(serve_documents *d, const cli_prompt *prompt, serve_blended *out) {
+bool serve_documents_prepare(serve_documents *d, tamis_scheduler *scheduler,
+                             const cli_prompt *prompt, const uint8_t salt[16],
+                             serve_blended *done) {
     const int32_t *at = prompt->tokens.ids;
+    memcpy(d->record.salt, salt, sizeof d->record.salt);
+    done->tried = true;
     for (size_t i = 0; i < prompt->n_parts; at += prompt->parts[i++].count) {
         const uint32_t n = (uint32_t)prompt->parts[i].count;
-        if (!prompt->parts[i].document) continue;
+        tamis_error error = {0};
+        if (i < done->part || !prompt->parts[i].document) continue;
+        done->part = i + 1;
         const bool stored = is_stored(d, at, n);
-        if (!stored) note_missing(d, at, n);
-        out->found += stored;
-        out->missed += !stored;
-        out->computed += n;
+        done->found += stored;
+        done->missed += !stored;
+        done->computed += n;
+        if (stored) continue;
+        if (record(d, scheduler, at, n, &error) == TAMIS_OK)
+            done->recorded += n;
+        else
+            tell(d, n, &error);
+        return true;
     }
+    return false;
 }
 
 /* ---- Blending -------------------------------------------------------------------------------- */
@@ -204,27 +203,23 @@ static tamis_status run(serve_documents *d, tamis_scheduler *scheduler, tamis_se
     }
 }
 
-static void count(const serve_documents *d, const tamis_blend_stats *before, serve_blended *out) {
+static void count(const serve_documents *d, const tamis_blend_stats *before, serve_blended *done) {
     tamis_blend_stats now;
     tamis_blend_get_stats(d->blend, &now);
-    const uint64_t loaded = (now.tokens_hit - before->tokens_hit) -
-                            (now.tokens_selected - before->tokens_selected) +
-                            (now.tokens_exact - before->tokens_exact);
-    out->loaded = (uint32_t)loaded;
-    out->computed -= out->loaded < out->computed ? out->loaded : out->computed;
+    done->loaded = (uint32_t)((now.tokens_hit - before->tokens_hit) -
+                              (now.tokens_selected - before->tokens_selected) +
+                              (now.tokens_exact - before->tokens_exact));
+    done->computed -= done->loaded;
 }
 
 tamis_status serve_documents_blend(serve_documents *d, tamis_scheduler *scheduler,
                                    const cli_prompt *prompt, const uint8_t salt[16],
-                                   tamis_sequence *sequence, serve_blended *out,
+                                   serve_blended *done, tamis_sequence *sequence,
                                    tamis_error *error) {
     tamis_blend_stats before;
     uint32_t n_parts = 0;
     *sequence = 0;
-    *out = (serve_blended){.tried = true};
-    memcpy(d->record.salt, salt, sizeof d->record.salt);
-    look_up(d, prompt, out);
-    if (out->found == 0) return TAMIS_OK;
+    if (done->found == 0 && done->recorded == 0) return TAMIS_OK;
     tamis_status status = make_blend(d, salt, error);
     if (status != TAMIS_OK) return status;
     tamis_blend_part *parts = parts_of(prompt, &n_parts);
@@ -234,41 +229,9 @@ tamis_status serve_documents_blend(serve_documents *d, tamis_scheduler *schedule
     if (status == TAMIS_OK) status = run(d, scheduler, *sequence, parts, n_parts, error);
     free(parts);
     if (status == TAMIS_OK) {
-        count(d, &before, out);
+        count(d, &before, done);
         return TAMIS_OK;
     }
     if (*sequence != 0 && tamis_cache_remove(d->cache, *sequence, NULL) == TAMIS_OK) *sequence = 0;
     return status == TAMIS_E_FULL ? TAMIS_OK : status;
-}
-
-/* ---- Recording ------------------------------------------------------------------------------- */
-
-static tamis_status record(serve_documents *d, tamis_scheduler *scheduler, const missing *one,
-                           tamis_error *error) {
-    int dropped = 1;
-    tamis_status status = TAMIS_E_FULL;
-    memcpy(d->record.salt, one->salt, sizeof d->record.salt);
-    while (status == TAMIS_E_FULL && dropped) {
-        status = tamis_runner_record(d->runner, d->store, &d->record, one->tokens, one->n, error);
-        if (status == TAMIS_E_FULL &&
-            tamis_scheduler_drop_kept(scheduler, &dropped, NULL) != TAMIS_OK)
-            dropped = 0;
-    }
-    return status;
-}
-
-bool serve_documents_record(serve_documents *d, tamis_scheduler *scheduler) {
-    if (d == NULL || d->n_missing == 0) return false;
-    const missing one = d->missing[0];
-    tamis_error error = {0};
-    d->n_missing--;
-    memmove(d->missing, d->missing + 1, d->n_missing * sizeof *d->missing);
-    /* One line, however many documents it is for. */
-    if (record(d, scheduler, &one, &error) != TAMIS_OK && strcmp(error.text, d->told.text) != 0) {
-        fprintf(stderr, "tamis serve: a document of %u tokens is not stored: %s\n", one.n,
-                error.text);
-        d->told = error;
-    }
-    free(one.tokens);
-    return true;
 }

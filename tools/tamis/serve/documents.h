@@ -13,6 +13,7 @@
 typedef struct serve_documents_params {
     store_place place;     /* neither folder nor server: nothing is stored */
     uint64_t memory_bytes; /* of chunks that were read; 0: none */
+    uint64_t disk_bytes;   /* of the folder; 0: no limit */
     tamis_dtype dtype;     /* of stored K and V */
     tamis_blend_selector selector;
     double share;
@@ -23,11 +24,13 @@ typedef struct serve_documents_params {
     const char *trials, *model; /* files: of the gate, NULL is the user's; of the model */
 } serve_documents_params;
 
-/* What became of a prompt's documents, in tokens. */
+/* What became of a prompt's documents. */
 typedef struct serve_blended {
-    bool tried;             /* it has documents, and they could have been loaded */
-    uint32_t found, missed; /* documents */
-    uint32_t loaded, computed;
+    bool tried;                /* it has documents, which are blended */
+    size_t part;               /* of the prompt, from which on documents are looked for */
+    uint32_t found, missed;    /* documents that the store had, and had not */
+    uint32_t recorded;         /* tokens that were computed to be stored, before the blend */
+    uint32_t loaded, computed; /* tokens of all documents: by the blend, and with the prompt */
 } serve_blended;
 
 typedef struct serve_documents serve_documents;
@@ -46,16 +49,18 @@ tamis_store *serve_documents_store(serve_documents *documents);
 
 /* Whether the prompt has documents that would be blended. `documents` may be NULL. */
 bool serve_documents_has(const serve_documents *documents, const cli_prompt *prompt);
-/* Blends all tokens of a prompt but the last one into a new sequence, which is the caller's. *sequence 0:
- * the store has none of its documents, or the cache lacks pages; then they are to be computed. What is
- * missing is noted, to be stored. Runs one step. */
+/* Looks for the prompt's documents in the store, and computes and stores the first one that is missing;
+ * *done, all 0 at first, says how far that is. True: more may be missing. Runs a pass of the document's
+ * tokens at most. One that the cache has no pages for, or that the store does not take, stays missing,
+ * and is computed with the prompt. */
+bool serve_documents_prepare(serve_documents *documents, tamis_scheduler *scheduler,
+                             const cli_prompt *prompt, const uint8_t salt[16], serve_blended *done);
+/* Then blends all tokens of a prompt but the last one into a new sequence, which is the caller's, in one
+ * step. *sequence 0: the store has none of its documents, or the cache lacks pages; then the prompt is to
+ * be computed. */
 tamis_status serve_documents_blend(serve_documents *documents, tamis_scheduler *scheduler,
                                    const cli_prompt *prompt, const uint8_t salt[16],
-                                   tamis_sequence *sequence, serve_blended *out,
+                                   serve_blended *done, tamis_sequence *sequence,
                                    tamis_error *error);
-/* Computes and stores one document of those that were missing. False: there is none. Runs a pass of its
- * tokens. One that is not stored, since the cache lacks pages or the store does not take it, is noted
- * again with the next prompt that has it. */
-bool serve_documents_record(serve_documents *documents, tamis_scheduler *scheduler);
 
 #endif

@@ -28,7 +28,6 @@ struct serve_engine {
     double mean_seconds; /* of a request, of late */
     serve_job **jobs;    /* [n_jobs] the thread's own, in the order in which they came */
     size_t n_jobs, room;
-    uint32_t to_record; /* documents that may be stored, one behind each job that has ended */
 };
 
 bool serve_ends(const serve_model *model, int32_t token) {
@@ -248,7 +247,6 @@ static void forget(serve_engine *engine, size_t place) {
     pthread_mutex_unlock(&engine->lock);
     free_choices(job);
     serve_job_release(job);
-    engine->to_record++;
     engine->n_jobs--;
     memmove(engine->jobs + place, engine->jobs + place + 1,
             (engine->n_jobs - place) * sizeof *engine->jobs);
@@ -315,24 +313,28 @@ static tamis_status add_choice(serve_engine *engine, serve_choice *choice, tamis
     return status;
 }
 
-/* Documents of a prompt that the store has are blended, in a step for which all others wait. *sequence 0:
- * the scheduler runs the prompt. */
-static tamis_status blend(serve_engine *engine, const serve_job *job, const cli_prompt *prompt,
-                          serve_blended *what, tamis_sequence *sequence, tamis_error *error) {
+static void note_documents(serve_engine *engine, const serve_blended *done) {
     serve_metrics *metrics = engine->metrics;
-    *what = (serve_blended){0};
-    *sequence = 0;
-    if (!serve_documents_has(engine->documents, prompt)) return TAMIS_OK;
-    const double begun = cli_seconds();
-    const tamis_status status = serve_documents_blend(engine->documents, engine->scheduler, prompt,
-                                                      job->request->salt, sequence, what, error);
-    if (*sequence != 0) serve_metrics_time(metrics, SERVE_BLEND, cli_seconds() - begun);
     pthread_mutex_lock(&metrics->lock);
-    metrics->chunks_found += what->found;
-    metrics->chunks_missed += what->missed;
-    metrics->chunk_tokens_loaded += what->loaded;
-    metrics->chunk_tokens_computed += what->computed;
+    metrics->chunks_found += done->found;
+    metrics->chunks_missed += done->missed;
+    metrics->chunk_tokens_loaded += done->loaded;
+    metrics->chunk_tokens_computed += done->computed;
     pthread_mutex_unlock(&metrics->lock);
+}
+
+/* Documents of a prompt are blended, in a step for which all others wait. *sequence 0: the scheduler runs
+ * the prompt. */
+static tamis_status blend(serve_engine *engine, const serve_job *job, const cli_prompt *prompt,
+                          tamis_sequence *sequence, tamis_error *error) {
+    const double begun = cli_seconds();
+    *sequence = 0;
+    if (job->documents == NULL) return TAMIS_OK;
+    const tamis_status status =
+        serve_documents_blend(engine->documents, engine->scheduler, prompt, job->request->salt,
+                              job->documents, sequence, error);
+    if (*sequence != 0) serve_metrics_time(engine->metrics, SERVE_BLEND, cli_seconds() - begun);
+    note_documents(engine, job->documents);
     return status;
 }
 
@@ -348,18 +350,14 @@ static tamis_status add_answers(serve_engine *engine, serve_job *job, uint32_t p
     const uint32_t n = job->request->n;
     const cli_prompt *prompt = &job->request->prompts[place];
     tamis_sequence blended = 0;
-    serve_blended what;
-    tamis_status status = blend(engine, job, prompt, &what, &blended, error);
+    tamis_status status = blend(engine, job, prompt, &blended, error);
     for (uint32_t i = 0; status == TAMIS_OK && i < n; i++) {
         serve_choice *choice = &job->choices[place * n + i];
         tamis_sequence own = blended;
         *choice = (serve_choice){.job = job,
                                  .index = place * n + i,
                                  .prompt = prompt,
-                                 .answer = {.stops = &job->request->stops},
-                                 .blended = what.tried,
-                                 .n_loaded = what.loaded,
-                                 .n_computed = what.computed};
+                                 .answer = {.stops = &job->request->stops}};
         if (blended != 0 && i + 1 < n)
             status = tamis_cache_fork(engine->session.cache, blended, &own, error);
         if (status == TAMIS_OK) status = add_choice(engine, choice, own, error);
@@ -405,25 +403,43 @@ static void begin(serve_engine *engine, serve_job *job) {
     refuse(engine, engine->n_jobs - 1, &refusal);
 }
 
-/* A blend holds its pages from its step on, so it is not made before its answer can run. */
-static bool may_begin(const serve_engine *engine, const serve_job *job) {
-    tamis_scheduler_stats stats;
-    bool blends = false;
-    for (uint32_t i = 0; i < job->request->n_prompts; i++)
-        blends |= serve_documents_has(engine->documents, &job->request->prompts[i]);
-    tamis_scheduler_get_stats(engine->scheduler, &stats);
-    return !blends || stats.running + stats.waiting < engine->params.running;
-}
-
-static serve_job *take_submitted(serve_engine *engine, bool any) {
+/* The next job, which stays where it is. */
+static serve_job *next_submitted(serve_engine *engine) {
     pthread_mutex_lock(&engine->lock);
     serve_job *job = engine->submitted;
-    if (job != NULL && (any || may_begin(engine, job)) && grow(engine))
-        engine->submitted = job->next;
-    else
-        job = NULL; /* it is looked at again behind a step */
     pthread_mutex_unlock(&engine->lock);
     return job;
+}
+
+static serve_job *take_submitted(serve_engine *engine) {
+    if (!grow(engine)) return NULL; /* it is looked at again behind a step */
+    pthread_mutex_lock(&engine->lock);
+    serve_job *job = engine->submitted;
+    if (job != NULL) engine->submitted = job->next;
+    pthread_mutex_unlock(&engine->lock);
+    return job;
+}
+
+/* Whether a job may begin: documents of its prompt are stored first, one between two steps. A blend holds
+ * its pages from its step on, so it is not made before its answers can run. Prompts with documents are
+ * chats, which have one prompt. */
+static bool is_prepared(serve_engine *engine, serve_job *job) {
+    const cli_prompt *prompt = &job->request->prompts[0];
+    tamis_scheduler_stats stats;
+    if (!serve_documents_has(engine->documents, prompt) || serve_job_is_gone(job)) return true;
+    if (job->documents == NULL) job->documents = calloc(1, sizeof *job->documents);
+    if (job->documents == NULL) return true; /* the prompt is computed */
+    tamis_scheduler_get_stats(engine->scheduler, &stats);
+    return stats.running + stats.waiting < engine->params.running &&
+           !serve_documents_prepare(engine->documents, engine->scheduler, prompt,
+                                    job->request->salt, job->documents);
+}
+
+static void begin_submitted(serve_engine *engine) {
+    serve_job *job;
+    while ((job = next_submitted(engine)) != NULL && is_prepared(engine, job) &&
+           (job = take_submitted(engine)) != NULL)
+        begin(engine, job);
 }
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -437,8 +453,12 @@ static serve_choice *find(serve_engine *engine, uint64_t id) {
 
 static void note_began(serve_engine *engine, serve_choice *choice, uint32_t cached) {
     serve_metrics *metrics = engine->metrics;
+    const serve_blended *documents = choice->job->documents;
     choice->began = true;
-    if (choice->blended && choice->n_loaded > 0) cached = choice->n_loaded;
+    /* Of a blend's sequence a part was computed for it. */
+    if (documents != NULL && documents->loaded > 0)
+        cached =
+            documents->loaded > documents->recorded ? documents->loaded - documents->recorded : 0;
     choice->n_cached = cached;
     pthread_mutex_lock(&metrics->lock);
     metrics->prompt_tokens += choice->prompt->tokens.count;
@@ -575,33 +595,17 @@ static void wait_for_work(serve_engine *engine) {
     (void)got; /* a signal may have ended the poll */
 }
 
-static bool has_submitted(serve_engine *engine) {
-    pthread_mutex_lock(&engine->lock);
-    const bool has = engine->submitted != NULL;
-    pthread_mutex_unlock(&engine->lock);
-    return has;
-}
-
-/* Documents are stored one behind each job that has ended, all where there is nothing else to do. */
-static void rest(serve_engine *engine) {
-    const bool idle = engine->n_jobs == 0 && !has_submitted(engine);
-    const bool records = idle || engine->to_record > 0;
-    const bool recorded = records && serve_documents_record(engine->documents, engine->scheduler);
-    if (engine->to_record > 0) engine->to_record--;
-    if (idle && !recorded) wait_for_work(engine);
-}
-
 /* Nothing is submitted any more. False: nothing is left, or the time is over. */
 static bool goes_on(serve_engine *engine, double *end) {
     if (!atomic_load(&engine->stops)) return true;
     if (*end == 0) *end = cli_seconds() + engine->params.drain_seconds;
-    if (engine->n_jobs == 0 && !has_submitted(engine)) return false;
+    if (engine->n_jobs == 0 && next_submitted(engine) == NULL) return false;
     if (cli_seconds() < *end) return true;
     pthread_mutex_lock(&engine->metrics->lock);
     engine->metrics->cut += engine->n_jobs;
     pthread_mutex_unlock(&engine->metrics->lock);
     refuse_all(engine, 503, "stopping", "the server stopped before the answer had ended");
-    return has_submitted(engine);
+    return false; /* what is submitted still is refused behind the last step */
 }
 
 tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user), void *user,
@@ -611,21 +615,20 @@ tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user),
     tamis_status status = TAMIS_OK;
     note_state(engine);
     while (status == TAMIS_OK && goes_on(engine, &end)) {
-        serve_job *job;
-        const bool stops = atomic_load(&engine->stops);
-        if (stops && !closed) closing(user);
-        closed |= stops;
-        while ((job = take_submitted(engine, false)) != NULL)
-            begin(engine, job);
+        if (atomic_load(&engine->stops) && !closed) closing(user);
+        closed |= atomic_load(&engine->stops);
+        begin_submitted(engine);
         drop(engine);
         note_state(engine);
-        if (engine->n_jobs > 0) status = step(engine, error);
-        if (status == TAMIS_OK && !closed) rest(engine);
+        if (engine->n_jobs > 0)
+            status = step(engine, error);
+        else if (!closed && next_submitted(engine) == NULL)
+            wait_for_work(engine);
         note_state(engine);
     }
     atomic_store(&engine->refuses, true);
     if (!closed) closing(user);
-    for (serve_job *job; (job = take_submitted(engine, true)) != NULL;)
+    for (serve_job *job; (job = take_submitted(engine)) != NULL;)
         engine->jobs[engine->n_jobs++] = job;
     if (engine->n_jobs > 0) refuse_all(engine, 503, "stopping", "the server is stopping");
     return status;

@@ -53,6 +53,7 @@ void serve_job_release(serve_job *job) {
     pthread_mutex_destroy(&job->lock);
     serve_request_free(job->request);
     free(job->out);
+    free(job->documents);
     free(job);
 }
 

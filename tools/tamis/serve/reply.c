@@ -3,6 +3,7 @@
 #include "serve/reply.h"
 
 #include "cli/utf8.h"
+#include "serve/documents.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -71,14 +72,32 @@ static cJSON *chat_logprobs(const serve_choice *choice, const serve_model *model
     return NULL;
 }
 
+/* The name of a token in completions, where names are keys: of what is no text, "bytes:\xe2\x80", as
+ * OpenAI has it. For the caller to free; NULL without memory. */
+static char *name_of(const serve_model *model, int32_t token) {
+    static const char head[] = "bytes:";
+    size_t bytes = 0;
+    const char *piece = tamis_vocab_token_text(model->vocab, token, &bytes);
+    char *name = serve_text(piece, bytes);
+    if (name == NULL || (strlen(name) == bytes && memcmp(name, piece, bytes) == 0)) return name;
+    free(name);
+    name = malloc(sizeof head + 4 * bytes);
+    if (name == NULL) return NULL;
+    memcpy(name, head, sizeof head);
+    for (size_t i = 0; i < bytes; i++)
+        snprintf(name + sizeof head - 1 + 4 * i, 5, "\\x%02x", (unsigned char)piece[i]);
+    return name;
+}
+
+/* Of tokens with one text the likeliest is told: a key stands there once. */
 static bool add_top(cJSON *to, const serve_entry *entry, const serve_model *model) {
     bool made = to != NULL;
     for (uint32_t k = 0; made && k < entry->n_top; k++) {
-        size_t bytes = 0;
-        const char *piece = tamis_vocab_token_text(model->vocab, entry->top[k].token, &bytes);
-        char *own = serve_text(piece, bytes);
-        made = own != NULL && cJSON_AddNumberToObject(to, own, logprob_of(&entry->top[k])) != NULL;
-        free(own);
+        char *name = name_of(model, entry->top[k].token);
+        made =
+            name != NULL && (cJSON_GetObjectItemCaseSensitive(to, name) != NULL ||
+                             cJSON_AddNumberToObject(to, name, logprob_of(&entry->top[k])) != NULL);
+        free(name);
     }
     return made;
 }
@@ -93,14 +112,12 @@ static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model
     bool made = tokens != NULL && logprobs != NULL && tops != NULL && offsets != NULL;
     for (size_t i = choice->entries_told; made && i < choice->n_entries; i++) {
         const serve_entry *entry = &choice->entries[i];
-        size_t bytes = 0;
-        const char *piece = tamis_vocab_token_text(model->vocab, entry->drawn.token, &bytes);
-        char *own = serve_text(piece, bytes);
-        made = own != NULL && cJSON_AddItemToArray(tokens, cJSON_CreateString(own)) &&
+        char *name = name_of(model, entry->drawn.token);
+        made = name != NULL && cJSON_AddItemToArray(tokens, cJSON_CreateString(name)) &&
                cJSON_AddItemToArray(logprobs, cJSON_CreateNumber(logprob_of(&entry->drawn))) &&
                cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)entry->offset)) &&
                add_top(add_object(tops), entry, model);
-        free(own);
+        free(name);
     }
     if (made) return root;
     cJSON_Delete(root);
@@ -138,14 +155,6 @@ static uint64_t held_of(const serve_choice *choice) {
     return choice->reads.held;
 }
 
-static uint64_t loaded_of(const serve_choice *choice) {
-    return choice->n_loaded;
-}
-
-static uint64_t computed_of(const serve_choice *choice) {
-    return choice->n_computed;
-}
-
 /* Of each prompt once, whatever n is: its tokens, and those that its first answer shared. */
 static void count_prompts(const serve_job *job, double *tokens, double *cached) {
     *tokens = *cached = 0;
@@ -168,13 +177,12 @@ static bool add_usage(cJSON *to, const serve_job *job) {
 }
 
 static bool add_documents(cJSON *to, const serve_job *job) {
-    bool blended = false;
-    for (uint32_t i = 0; i < job->n_choices; i++)
-        blended |= job->choices[i].blended;
-    if (!blended) return true;
+    const serve_blended *done = job->documents;
+    if (done == NULL) return true;
     cJSON *documents = cJSON_AddObjectToObject(to, "documents");
-    return cJSON_AddNumberToObject(documents, "loaded", (double)sum(job, loaded_of)) != NULL &&
-           cJSON_AddNumberToObject(documents, "computed", (double)sum(job, computed_of)) != NULL;
+    return cJSON_AddNumberToObject(documents, "loaded", done->loaded) != NULL &&
+           cJSON_AddNumberToObject(documents, "computed", done->computed) != NULL &&
+           cJSON_AddNumberToObject(documents, "recorded", done->recorded) != NULL;
 }
 
 /* What is this server's own: "tamis". Times are those of the first answer. */

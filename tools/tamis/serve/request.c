@@ -6,6 +6,7 @@
 #include "cli/utf8.h"
 #include "serve/prompt.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,8 +200,12 @@ static bool read_temperature(reader *r, const cJSON *value) {
     return real(r, value, 0, 2, &r->request->sampling.temperature);
 }
 
+/* 0 is the likeliest token alone; to the sampler it would be all. */
 static bool read_top_p(reader *r, const cJSON *value) {
-    return real(r, value, 0, 1, &r->request->sampling.top_p);
+    float *top_p = &r->request->sampling.top_p;
+    if (!real(r, value, 0, 1, top_p)) return false;
+    if (*top_p == 0) *top_p = FLT_MIN;
+    return true;
 }
 
 static bool read_min_p(reader *r, const cJSON *value) {

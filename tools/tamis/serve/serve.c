@@ -19,7 +19,7 @@ typedef struct serve_flags {
     uint32_t port, context, cache_tokens, running, rows, kept, sharing, queue, connections;
     uint32_t timeout, time_limit, drain, dtype, bounds_dtype, page_size;
     store_place place;
-    const char *store_memory, *share, *trials;
+    const char *store_memory, *store_bytes, *share, *trials;
     uint32_t store_dtype, blend, blend_tokens, prefixes, page_tokens, unchecked;
 } serve_flags;
 
@@ -66,6 +66,10 @@ static const cli_option options[] = {
     STORE_SERVER_OPTIONS(serve_flags, place, "beside a folder or alone: a Redis or Valkey server"),
     {"--store-memory", "BYTES", "memory for documents that were read (default 256M)", CLI_TEXT,
      offsetof(serve_flags, store_memory), 0, 0, NULL},
+    {"--store-bytes", "BYTES",
+     "that the folder may take; the least recently used records are removed; 0: no limit (default "
+     "20G)",
+     CLI_TEXT, offsetof(serve_flags, store_bytes), 0, 0, NULL},
     {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16)", CLI_CHOICE,
      offsetof(serve_flags, store_dtype), 0, 0, cli_stored_dtypes},
     {"--blend", "NAME", "which tokens of stored documents are computed anew: {} (default hkvd)",
@@ -190,6 +194,10 @@ static bool choose_documents(const serve_flags *f, tamis_eviction_kind eviction,
         cli_fail(name, "%s: belongs to --store or --redis, of which none is given", flag);
         return false;
     }
+    if (f->store_bytes != NULL && f->place.folder == NULL) {
+        cli_fail(name, "--store-bytes: limits the folder of --store, which is not given");
+        return false;
+    }
     if (is_stored(f) && eviction != TAMIS_EVICT_NONE) {
         cli_fail(name, "%s: is given with --evict, which needs queries that loaded tokens lack",
                  f->place.folder != NULL ? "--store" : "--redis");
@@ -200,7 +208,9 @@ static bool choose_documents(const serve_flags *f, tamis_eviction_kind eviction,
         return false;
     out->share = (double)percent / 100;
     if (!bytes_of("--store-memory", f->store_memory, (uint64_t)256 << 20, UINT64_MAX,
-                  &out->memory_bytes))
+                  &out->memory_bytes) ||
+        !bytes_of("--store-bytes", f->store_bytes, f->place.folder != NULL ? (uint64_t)20 << 30 : 0,
+                  UINT64_MAX, &out->disk_bytes))
         return false;
     return tamis_blend_selector_parse(blends[f->blend], &out->selector, &error) == TAMIS_OK;
 }
@@ -259,8 +269,11 @@ static bool allow_connections(uint32_t connections) {
 
 static serve_engine *stopped; /* by signals */
 
+/* The next signal of either kind ends the program. */
 static void on_signal(int number) {
-    signal(number, SIG_DFL);
+    (void)number;
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
     serve_engine_stop(stopped);
 }
 
@@ -276,8 +289,8 @@ static void catch_signals(serve_engine *engine) {
 /* ---- The command ----------------------------------------------------------------------------- */
 
 static void closing(void *user) {
-    fprintf(stderr, "%s: stopping; the port is closed\n", serve_command.name);
     serve_http_quiesce(user);
+    fprintf(stderr, "%s: stopping; the port is closed\n", serve_command.name);
 }
 
 static tamis_status serve(const serve_engine_params *params, const serve_http_params *listen,

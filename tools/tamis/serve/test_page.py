@@ -136,7 +136,7 @@ class Mock(http.server.BaseHTTPRequestHandler):
             last['tamis'] = {'first_token_seconds': 0.4213, 'tokens_per_second': 21.34,
                              'pages_read': 1480, 'pages_held': 11520, 'cached_tokens': 1200}
             if document:
-                last['tamis']['documents'] = {'loaded': 1, 'computed': 0}
+                last['tamis']['documents'] = {'loaded': 340, 'computed': 60}
         self.event(last)
         self.send('data: [DONE]\n\n')
 
@@ -483,7 +483,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.asked()[1]['messages'][0]['content'], content)
         self.assertEqual(self.asked()[1]['messages'][2]['content'], 'And now?')
         if self.mock:
-            self.assertIn('1 text loaded', self.browser.js(
+            self.assertIn('340 tokens of the text loaded', self.browser.js(
                 'return document.querySelector(".cost").textContent'))
 
     def test_files_that_are_no_text(self):

@@ -254,8 +254,8 @@ class Turn {
             [tamis.pages_held > 0 ? tamis.pages_read / tamis.pages_held : null, percent,
                 'of the cache read'],
             [cached, number, 'tokens of the prompt reused'],
-            [loaded || null, number, loaded === 1 ? 'text loaded' : 'texts loaded'],
-            [computed || null, number, computed === 1 ? 'text computed' : 'texts computed'],
+            [loaded || null, number, 'tokens of the text loaded'],
+            [computed || null, number, 'tokens of the text computed'],
         ].filter(([value]) => Number.isFinite(value));
         const list = this.find('.cost');
         if (items.length) list.replaceChildren(...items.map(([value, format, name]) => {
