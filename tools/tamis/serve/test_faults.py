@@ -695,6 +695,20 @@ def slow_readers():
         never.close()
 
 
+def whole_and_stream():
+    """A whole answer tells the probabilities that its stream tells, and keeps nobody waiting for them."""
+    body = {'messages': [{'role': 'user', 'content': 'a'}], 'max_tokens': 400, 'n': 4, 'temperature': 0,
+            'logprobs': True, 'top_logprobs': 20}
+    with Server(tiny, '--cache-tokens', '20000') as server:
+        whole = json.loads(server.ask('/v1/chat/completions', body)[1])['choices']
+        stream = server.ask('/v1/chat/completions', dict(body, stream=True))[1].decode()
+        told = [[] for _ in whole]
+        for event in stream.split('\n\n')[:-2]:
+            for choice in json.loads(event.removeprefix('data: '))['choices']:
+                told[choice['index']] += (choice['logprobs'] or {'content': []})['content']
+        assert len(told[0]) == 400 and told == [choice['logprobs']['content'] for choice in whole]
+
+
 # ---------------------------------------------------------------- many at once
 
 def answers_of(server, prompts, tokens, leaving=0.0):
@@ -792,7 +806,8 @@ def stopped():
 
 
 write_model(os.path.join(options.data, 'tiny.gguf'), tiny, TEMPLATE, 4096)
-for test in (malformed, framing, hang_ups, many, trickling, slow_readers, bodies, apart, killed, stopped):
+for test in (malformed, framing, hang_ups, many, trickling, slow_readers, bodies,
+             whole_and_stream, apart, killed, stopped):
     if test is bodies and instrumented:
         continue  # takes a quarter of a gigabyte, and shadows
     start = time.monotonic()
