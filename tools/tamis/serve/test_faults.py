@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -801,13 +802,102 @@ def stopped():
             server.process.wait(20 * slow)
 
 
-# A full disk and a Redis that dies belong here: a server with --store on a small file system, or with
-# --redis, answers all requests on, computing what it cannot store (tests/store/full.sh, redis.c).
+# ---------------------------------------------------------------- stores that fail
+
+def load(server, fail):
+    """Chats with documents from several clients, while the store fails: all are answered, soon."""
+    good, wrong, longest, stop = server.complete('And he said'), [], [0], threading.Event()
+
+    def ask(i):
+        rng = random.Random(i)
+        while not stop.is_set() and not wrong:
+            parts = [{'type': 'document', 'text': chr(97 + rng.randrange(20)) * 150} for _ in range(3)]
+            begun = time.monotonic()
+            status, body = server.ask('/v1/chat/completions', {'max_tokens': 3, 'messages': [
+                {'role': 'user', 'content': parts + [{'type': 'text', 'text': 'Why'}]}]})
+            longest[0] = max(longest[0], time.monotonic() - begun)
+            if status != 200:
+                wrong.append(body)
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait(lambda: server.metric('chunks_found_total') > 20, 10)
+        fail()
+        time.sleep(1)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong, wrong
+    assert longest[0] < 5 * slow, longest
+    assert server.complete('And he said') == good
+
+
+def broken_folder():
+    """A store whose folder is gone."""
+    path = os.path.join(folder.name, 'store')
+
+    def fail():
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError), open(path, 'w', encoding='ascii'):
+            pass
+    with Server(tiny, '--store', path, '--unchecked', '--store-prefixes', 'on', '--store-memory', '200K') as server:
+        load(server, fail)
+
+
+def full_folder():
+    """A store on a disk that is full, where one may be mounted."""
+    path = os.path.join(folder.name, 'disk')
+    os.mkdir(path)
+    if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=512k', 'none', path], check=False,
+                      stderr=subprocess.DEVNULL).returncode != 0:
+        return 'skipped: no right to mount'
+    try:
+        def fail():
+            with contextlib.suppress(OSError), open(path + '/rest', 'wb', buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+        with Server(tiny, '--store', path + '/store', '--unchecked', '--store-prefixes', 'on') as server:
+            load(server, fail)
+    finally:
+        subprocess.run(['umount', path], check=True)
+    return ''
+
+
+def dead_redis():
+    """A Redis server that is killed, and comes again."""
+    if shutil.which('redis-server') is None:
+        return 'skipped: no redis-server'
+    path = os.path.join(folder.name, 'redis.sock')
+    start = ['redis-server', '--port', '0', '--unixsocket', path, '--save', '', '--dir', folder.name]
+    servers = []
+
+    def begin():
+        servers.append(subprocess.Popen(start, stdout=subprocess.DEVNULL))
+        wait(lambda: os.path.exists(path), 10)
+
+    def fail():
+        servers[-1].kill()
+        servers[-1].wait()
+        time.sleep(1)
+        os.unlink(path)
+        begin()
+    try:
+        begin()
+        with Server(tiny, '--redis', path, '--unchecked', '--store-prefixes', 'on', '--store-memory', '200K') as server:
+            load(server, fail)
+    finally:
+        for one in servers:
+            one.kill()
+            one.wait()
+    return ''
 
 
 write_model(os.path.join(options.data, 'tiny.gguf'), tiny, TEMPLATE, 4096)
 for test in (malformed, framing, hang_ups, many, trickling, slow_readers, bodies,
-             whole_and_stream, apart, killed, stopped):
+             whole_and_stream, apart, killed, stopped, broken_folder,
+             full_folder, dead_redis):
     if test is bodies and instrumented:
         continue  # takes a quarter of a gigabyte, and shadows
     start = time.monotonic()
