@@ -16,7 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define SWEEP_MS 500
+#define SWEEP_MS     500
+#define LOST_SECONDS 10
 
 struct serve_guest {
     int socket;
@@ -28,7 +29,7 @@ struct serve_door {
     struct MHD_Daemon *daemon;
     int wake; /* eventfd: there is something to look at */
     uint32_t most;
-    double seconds, swept;
+    double seconds, swept, accepted; /* accepted: when the newest connection was */
     bool deaf, runs; /* deaf: until the next sweep, for there were no files or no memory */
     pthread_t thread;
 
@@ -52,7 +53,8 @@ static void sweep(serve_door *door) {
     for (serve_guest *guest = door->guests; guest != NULL; guest = guest->next)
         if (guest->since > 0 && now - guest->since > door->seconds)
             shutdown(guest->socket, SHUT_RDWR);
-    door->on_the_way = 0; /* what has not come by now was refused */
+    /* What has not come by now, the daemon had no memory for. */
+    if (now - door->accepted > LOST_SECONDS) door->on_the_way = 0;
     pthread_mutex_unlock(&door->lock);
 }
 
@@ -121,6 +123,7 @@ static void let_in(serve_door *door, int listening) {
         door->deaf = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
         return;
     }
+    door->accepted = cli_seconds();
     pthread_mutex_lock(&door->lock);
     door->on_the_way++;
     pthread_mutex_unlock(&door->lock);

@@ -123,12 +123,14 @@ static void keep_quiet(void *user, const char *format, va_list arguments) {
     (void)user, (void)format, (void)arguments;
 }
 
+/* The door limits connections. The library's own limit must never be reached: in 0.9.75 its thread then
+ * keeps a lock, for which it waits at once. */
 static struct MHD_Daemon *start(serve_http *http, const serve_http_params *params) {
     return MHD_start_daemon(
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME |
             MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG,
         0, NULL, NULL, handle, http, MHD_OPTION_EXTERNAL_LOGGER, keep_quiet, NULL,
-        MHD_OPTION_CONNECTION_LIMIT, params->connections + 16, MHD_OPTION_CONNECTION_TIMEOUT,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)UINT32_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
         params->seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768,
         MHD_OPTION_NOTIFY_COMPLETED, end_call, http, MHD_OPTION_NOTIFY_CONNECTION, note_connection,
         http, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
