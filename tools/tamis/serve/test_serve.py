@@ -428,6 +428,29 @@ class Equal(unittest.TestCase):
     def test_quest(self):
         self.check('--select', 'quest', '--budget', '64')
 
+    def test_exact(self):
+        """One answer reads all, beside others that read a part; what is read is told."""
+        prompt = given.book[900:1700]
+        with serving(given.tamis, given.model, '--context', '1024', '--select', 'quest', '--budget',
+                     '64') as server:
+            others = [server.begin(TEXT, prompt=prompt, max_tokens=200) for _ in range(3)]
+            asked = {'prompt': prompt, 'temperature': 0, 'max_tokens': 64}
+            exact = server.good(TEXT, **asked, exact=True)['choices'][0]['text']
+            part = server.good(TEXT, **asked, reads=True)
+            for connection, response in others:
+                response.read()
+                connection.close()
+        self.assertEqual(exact, run(prompt=prompt, tokens=64))
+        self.assertNotEqual(exact, part['choices'][0]['text'])
+        own = part['tamis']
+        self.assertLess(own['pages_read'], own['pages_held'] / 4)
+        # The first token comes of the prompt, which is read exactly.
+        self.assertIn(len(own['reads']), (63, 64))
+        for i, token in enumerate(own['reads']):
+            self.assertEqual({len(layer) for layer in token['layers']}, {token['of']})
+            self.assertIn(token['of'], (50 + (i + 1) // 16, 51 + (i + 1) // 16))
+            self.assertTrue(all(layer.isdigit() for layer in token['layers']), token)
+
     def test_snapkv(self):
         self.check('--evict', 'snapkv', '--evict-budget', '48', '--evict-window', '8')
 
