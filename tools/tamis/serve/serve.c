@@ -176,11 +176,26 @@ static const char *without_store(const serve_flags *f) {
     return f->prefixes ? "--store-prefixes" : NULL;
 }
 
+/* Which tokens are computed anew; of all and of none there is no share. */
+static bool choose_blend(const serve_flags *f, serve_documents_params *out) {
+    const char *name = serve_command.name, *blend = blends[f->blend];
+    float percent = 15;
+    tamis_error error = {0};
+    if (tamis_blend_selector_parse(blend, &out->selector, &error) != TAMIS_OK) return false;
+    if (out->selector == TAMIS_BLEND_ALL || out->selector == TAMIS_BLEND_NONE) {
+        if (f->share != NULL) cli_fail(name, "--share: is given, but %s has none", blend);
+        return f->share == NULL;
+    }
+    if (f->share != NULL &&
+        !cli_decimal(name, "--share", f->share, (cli_range){0, 100, true}, &percent))
+        return false;
+    out->share = (double)percent / 100;
+    return true;
+}
+
 static bool choose_documents(const serve_flags *f, tamis_eviction_kind eviction,
                              serve_documents_params *out) {
     const char *name = serve_command.name, *flag = without_store(f);
-    float percent = 15;
-    tamis_error error = {0};
     *out = (serve_documents_params){.place = f->place,
                                     .dtype = (tamis_dtype)f->store_dtype,
                                     .most_tokens = f->blend_tokens,
@@ -203,16 +218,12 @@ static bool choose_documents(const serve_flags *f, tamis_eviction_kind eviction,
                  f->place.folder != NULL ? "--store" : "--redis");
         return false;
     }
-    if (f->share != NULL &&
-        !cli_decimal(name, "--share", f->share, (cli_range){0, 100, true}, &percent))
-        return false;
-    out->share = (double)percent / 100;
     if (!bytes_of("--store-memory", f->store_memory, (uint64_t)256 << 20, UINT64_MAX,
                   &out->memory_bytes) ||
         !bytes_of("--store-bytes", f->store_bytes, f->place.folder != NULL ? (uint64_t)20 << 30 : 0,
                   UINT64_MAX, &out->disk_bytes))
         return false;
-    return tamis_blend_selector_parse(blends[f->blend], &out->selector, &error) == TAMIS_OK;
+    return choose_blend(f, out);
 }
 
 static bool choose_params(const serve_flags *f, serve_engine_params *engine,

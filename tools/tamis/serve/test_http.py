@@ -359,6 +359,8 @@ class Keys(Case):
         self.assertRegex(start('--host', 'nowhere'), 'is no IP address')
         self.assertRegex(start('--cache-tokens', '100'), 'less than the context')
         self.assertRegex(start('--body-limit', 'x', status=2), '--body-limit')
+        self.assertRegex(start('--store', given.folder, '--blend', 'all', '--share', '5', status=2),
+                         '--share: is given, but all has none')
 
 
 # ---------------------------------------------------------------- limits and the end

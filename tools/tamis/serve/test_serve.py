@@ -511,11 +511,16 @@ class Documents(unittest.TestCase):
     def test_all_anew(self):
         """Nothing of a document is taken from the store: the answer is that of a text."""
         document, text = given.book[:100], ' And the name of'
+        wanted = run(prompt='\x01[INST] %s%s [/INST]' % (document, text), tokens=12)
         with self.served('--blend', 'all') as server:
             for _ in range(2):
                 answer = self.ask(server, 'a', document, text)
-                self.assertEqual(answer['choices'][0]['message']['content'],
-                                 run(prompt='\x01[INST] %s%s [/INST]' % (document, text), tokens=12))
+                self.assertEqual(answer['choices'][0]['message']['content'], wanted)
+
+    def test_nothing_anew(self):
+        with self.served('--blend', 'none') as server:
+            own = self.ask(server, 'a', given.book[:100], '?')['tamis']['documents']
+            self.assertEqual((own['loaded'], own['computed']), (100, 0))
 
     def test_of_a_key(self):
         documents = given.book[:100], given.book[300:400]
