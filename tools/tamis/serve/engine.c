@@ -222,6 +222,7 @@ static void free_choices(serve_job *job) {
         serve_reads_close(&job->choices[i].reads);
         free(job->choices[i].answer.text);
         free(job->choices[i].entries);
+        free(job->choices[i].listed);
     }
     free(job->choices);
     job->choices = NULL;

@@ -83,7 +83,9 @@ static bool make_room(serve_job *job, size_t bytes) {
 
 void serve_job_write(serve_job *job, const char *text, size_t bytes) {
     pthread_mutex_lock(&job->lock);
-    if (make_room(job, bytes)) {
+    if (job->ended) {
+        /* It was given up: what comes late would stand behind its error. */
+    } else if (make_room(job, bytes)) {
         memcpy(job->out + job->bytes, text, bytes);
         job->bytes += bytes;
     } else {
@@ -95,9 +97,11 @@ void serve_job_write(serve_job *job, const char *text, size_t bytes) {
 
 void serve_job_end(serve_job *job, unsigned http, unsigned retry_after) {
     pthread_mutex_lock(&job->lock);
+    if (!job->ended) {
+        job->http = http;
+        job->retry_after = retry_after;
+    }
     job->ended = true;
-    job->http = http;
-    job->retry_after = retry_after;
     wake(job);
     pthread_mutex_unlock(&job->lock);
 }

@@ -56,20 +56,69 @@ static cJSON *add_object(cJSON *list) {
     return NULL;
 }
 
-/* {"content": [{token, logprob, bytes, top_logprobs}]} */
+/* {token, logprob, bytes, top_logprobs} */
+static bool add_entry(cJSON *to, const serve_entry *entry, const serve_model *model) {
+    cJSON *top = cJSON_AddArrayToObject(to, "top_logprobs");
+    bool made = top != NULL && add_token(to, model, &entry->drawn);
+    for (uint32_t k = 0; made && k < entry->n_top; k++)
+        made = add_token(add_object(top), model, &entry->top[k]);
+    return made;
+}
+
+/* The list as it is, without a copy: the choice outlives the object. */
+static bool add_listed(cJSON *to, const serve_choice *choice) {
+    cJSON *list = cJSON_CreateStringReference(choice->listed);
+    if (list == NULL) return false;
+    list->type = cJSON_Raw | cJSON_IsReference;
+    return cJSON_AddItemToObject(to, "content", list);
+}
+
+static bool add_entries(cJSON *to, const serve_choice *choice, const serve_model *model) {
+    cJSON *content = cJSON_AddArrayToObject(to, "content");
+    bool made = content != NULL;
+    for (size_t i = choice->entries_told; made && i < choice->n_entries; i++)
+        made = add_entry(add_object(content), &choice->entries[i], model);
+    return made;
+}
+
+/* {"content": [entries]} */
 static cJSON *chat_logprobs(const serve_choice *choice, const serve_model *model) {
-    cJSON *root = cJSON_CreateObject(), *content = cJSON_AddArrayToObject(root, "content");
-    bool made = content != NULL && cJSON_AddNullToObject(root, "refusal") != NULL;
-    for (size_t i = choice->entries_told; made && i < choice->n_entries; i++) {
-        const serve_entry *entry = &choice->entries[i];
-        cJSON *token = add_object(content), *top = cJSON_AddArrayToObject(token, "top_logprobs");
-        made = top != NULL && add_token(token, model, &entry->drawn);
-        for (uint32_t k = 0; made && k < entry->n_top; k++)
-            made = add_token(add_object(top), model, &entry->top[k]);
-    }
-    if (made) return root;
+    cJSON *root = cJSON_CreateObject();
+    if ((choice->listed != NULL ? add_listed(root, choice) : add_entries(root, choice, model)) &&
+        cJSON_AddNullToObject(root, "refusal") != NULL)
+        return root;
     cJSON_Delete(root);
     return NULL;
+}
+
+static bool list(serve_choice *choice, const char *text) {
+    const size_t bytes = strlen(text), room = 2 * (choice->listed_bytes + bytes) + 1;
+    if (choice->listed_bytes + bytes >= choice->listed_room) {
+        char *longer = realloc(choice->listed, room);
+        if (longer == NULL) return false;
+        choice->listed = longer;
+        choice->listed_room = room;
+    }
+    memcpy(choice->listed + choice->listed_bytes, text, bytes + 1);
+    choice->listed_bytes += bytes;
+    return true;
+}
+
+/* The entries of a whole answer become text as they come. As objects of cJSON's at its end they would
+ * take 15 KB for each token, and all other answers would wait for them. */
+static bool list_entries(serve_choice *choice, const serve_model *model) {
+    bool listed = true;
+    for (size_t i = 0; listed && i < choice->n_entries; i++) {
+        cJSON *entry = cJSON_CreateObject();
+        char *text =
+            add_entry(entry, &choice->entries[i], model) ? cJSON_PrintUnformatted(entry) : NULL;
+        listed =
+            text != NULL && list(choice, choice->listed == NULL ? "[" : ",") && list(choice, text);
+        free(text);
+        cJSON_Delete(entry);
+    }
+    choice->n_entries = 0;
+    return listed && (choice->finish == NULL || choice->listed == NULL || list(choice, "]"));
 }
 
 /* The name of a token in completions, where names are keys: of what is no text, "bytes:\xe2\x80", as
@@ -127,7 +176,7 @@ static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model
 /* "logprobs" of what has not been told: null where they are not asked for. */
 static bool add_logprobs(cJSON *to, const serve_choice *choice, const serve_model *model) {
     const serve_request *request = choice->job->request;
-    if (!request->logprobs || choice->entries_told == choice->n_entries)
+    if (!request->logprobs || (choice->listed == NULL && choice->entries_told == choice->n_entries))
         return cJSON_AddNullToObject(to, "logprobs") != NULL;
     cJSON *made = request->endpoint == SERVE_CHAT ? chat_logprobs(choice, model)
                                                   : text_logprobs(choice, model);
@@ -307,6 +356,9 @@ static bool add_reads(cJSON *root, serve_choice *choice) {
 
 void serve_reply_more(serve_choice *choice, const serve_model *model) {
     serve_job *job = choice->job;
+    if (!job->request->stream && job->request->endpoint == SERVE_CHAT &&
+        !list_entries(choice, model))
+        give_up(job);
     const size_t end = cli_answer_ready(&choice->answer, choice->finish != NULL);
     if (!job->request->stream || (end == choice->told && choice->finish == NULL)) return;
     cJSON *root = begin(job, model, true), *choices = cJSON_AddArrayToObject(root, "choices");

@@ -8,7 +8,8 @@
 
 /* Of a stream: what comes before the first token. Without memory each of these gives the job up. */
 void serve_reply_begin(serve_job *job, const serve_model *model);
-/* Of a stream: what has not been told yet of an answer, and why it ended. */
+/* Of a stream: what has not been told yet of an answer, and why it ended. Of a whole answer: its
+ * probabilities are kept as text. */
 void serve_reply_more(serve_choice *choice, const serve_model *model);
 /* All answers of the job have ended. */
 void serve_reply_end(serve_job *job, const serve_model *model);
