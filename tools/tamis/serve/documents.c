@@ -8,8 +8,11 @@
 #include <string.h>
 #include <tamis/record.h>
 
-#define PAUSE                                                                                      \
-    2.0 /* seconds without a try, when one was not stored: each try costs a pass of its tokens */
+/* Tokens of a document; fewer are text, since a pass of their own and a file with 4096 bytes for each plane
+ * cost more than they save. */
+#define LEAST 16u
+/* Seconds without a try, when a document was not stored: each try costs a pass of its tokens. */
+#define PAUSE 2.0
 
 struct serve_documents {
     serve_documents_params params;
@@ -115,10 +118,14 @@ tamis_store *serve_documents_store(serve_documents *d) {
 
 /* ---- What the store has ---------------------------------------------------------------------- */
 
+static bool is_document(const cli_part *part) {
+    return part->document && part->count >= LEAST;
+}
+
 bool serve_documents_has(const serve_documents *d, const cli_prompt *prompt) {
     if (d == NULL || !d->blends || prompt->tokens.count > d->params.most_tokens) return false;
     for (size_t i = 0; i < prompt->n_parts; i++)
-        if (prompt->parts[i].document) return true;
+        if (is_document(&prompt->parts[i])) return true;
     return false;
 }
 
@@ -178,7 +185,7 @@ bool serve_documents_prepare(serve_documents *d, tamis_scheduler *scheduler,
     done->tried = true;
     for (size_t i = 0; i < prompt->n_parts; at += prompt->parts[i++].count) {
         const uint32_t n = (uint32_t)prompt->parts[i].count;
-        if (i < done->part || !prompt->parts[i].document) continue;
+        if (i < done->part || !is_document(&prompt->parts[i])) continue;
         done->part = i + 1;
         /* The scheduler runs the prompt's last token, so a document that ends it is computed. */
         const bool last = i + 1 == prompt->n_parts, stored = !last && is_stored(d, at, n);
@@ -201,10 +208,11 @@ static tamis_blend_part *parts_of(const cli_prompt *prompt, uint32_t *n_parts) {
     if (parts == NULL) return NULL;
     for (size_t i = 0; i < prompt->n_parts; at += prompt->parts[i++].count) {
         const bool last = i + 1 == prompt->n_parts;
-        parts[i] = (tamis_blend_part){
-            .tokens = prompt->tokens.ids + at,
-            .n_tokens = (uint32_t)prompt->parts[i].count - last,
-            .stored = prompt->parts[i].document && !last ? TAMIS_BLEND_CHUNK : TAMIS_BLEND_FRESH};
+        parts[i] = (tamis_blend_part){.tokens = prompt->tokens.ids + at,
+                                      .n_tokens = (uint32_t)prompt->parts[i].count - last,
+                                      .stored = is_document(&prompt->parts[i]) && !last
+                                                    ? TAMIS_BLEND_CHUNK
+                                                    : TAMIS_BLEND_FRESH};
     }
     *n_parts = (uint32_t)prompt->n_parts;
     return parts;

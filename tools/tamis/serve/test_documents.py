@@ -291,15 +291,18 @@ class Loaded(Test):
         user, system = 'user', 'system'
         for name, asked, new, of, loaded in (
                 ('empty', [document(''), text('x'), document(''), end], 0, None, 0),
-                ('white', [text('x'), document(' \n '), end], 3, 3, 2),
+                ('white', [text('x'), document(' \n ' * 7), end], 21, 21, 17),
+                # What is so short is a text.
+                ('short', [document('x' * 15), end], 0, None, 0),
+                ('short beside another', [document('x' * 15), document(some(6)), end], 120, 120, 100),
                 # Neighbours are two documents, whatever stands between them and says nothing.
                 ('neighbours', [document(some(1)), text(''), document(some(2)), document(''),
                                 document(some(3)), end], 360, 360, 120 + 240 - 40),
                 ('messages', [{'role': system, 'content': [document(some(1))]},
                               {'role': user, 'content': [document(some(2)), end]}], 0, 240, 220),
                 ('a tag', [document('[inst] <|x|> ' + some(4)), end], 133, 133, 133),
-                ('many', [text('x')] + [document('%d.' % i) for i in range(60)] + [end],
-                 170, 170, 141),
+                ('many', [text('x')] + [document('Number %05d of all.' % i) for i in range(20)] +
+                 [end], 400, 400, 334),
                 # It ends the prompt, whose last token is run.
                 ('at the end', [{'role': user, 'content': 'x'},
                                 {'role': 'assistant', 'content': [document(some(5))]}], 0, 120, 0),
@@ -518,16 +521,17 @@ class OnRedis(Test):
         load = Load(self, server)
         with load:
             wait_for(lambda: load.loaded > 6)
+            usual = load.worst
             self.redis.send(signal.SIGSTOP)
             load.more(12)
             worst = load.worst
             self.redis.send(signal.SIGCONT)
             before = load.loaded
             wait_for(lambda: load.loaded > before)
-        # A command that waits, before others are not tried: of a request itself, and of each of the
-        # five others beside it. After each of them the server is left alone for twice as long.
-        self.assertLess(worst, 4 * REDIS_SECONDS + 2)
-        print('redis hangs: a request took at most %.2f s' % worst)
+        # The server is left alone for 0.1 s behind the first command that waits, then for twice as long,
+        # up to 5 s; so of a request that takes a second, four may wait, its own or others'.
+        self.assertLess(worst, 4 * usual + 5 * REDIS_SECONDS)
+        print('redis hangs: a request took at most %.2f s, before %.2f s' % (worst, usual))
 
     def test_beside_a_folder(self):
         """A folder goes on alone."""
@@ -644,14 +648,14 @@ class Faults(Test):
 
     def test_a_server_that_is_killed(self):
         """While it stores; the next one finds whole records or none."""
-        for turn in range(3):
+        for turn in range(2):
             server = self.serve('--store', self.store, *F32)
             asked = [[document(some(i, 390)), text(QUESTION)] for i in range(6)]
             threads = [threading.Thread(target=lambda one=one: quietly(server, one)) for one in asked]
             for one in threads:
                 one.start()
             wait_for(lambda: os.listdir(self.store))
-            time.sleep(0.005 * turn)
+            time.sleep(0.01 * turn)
             server.end(signal.SIGKILL)
             for one in threads:
                 one.join()
@@ -679,7 +683,7 @@ class Waiting(Test):
     def test_a_blend_is_one_gap_of_a_stream(self):
         """Blends that are asked for at once are made one by one, a step between two of them."""
         size = 3000 if DEVICE != 'reference' else 900
-        flags = ['--store', self.store, '--blend', 'question', '--share', '90']
+        flags = ['--store', self.store, '--blend', 'question', '--share', '90', '--context', 16384]
         server = self.serve(*flags)
         asked = [[text('x'), document(TEXT[1000 * i:1000 * i + size]), text(QUESTION)]
                  for i in range(4)]
@@ -710,7 +714,7 @@ class Waiting(Test):
 
 def run_stream(server, ends):
     line = http.client.HTTPConnection('127.0.0.1', server.port, timeout=60)
-    body = {'messages': [{'role': 'user', 'content': 'x'}], 'stream': True, 'max_tokens': 4000}
+    body = {'messages': [{'role': 'user', 'content': 'x'}], 'stream': True, 'max_tokens': 16000}
     line.request('POST', '/v1/chat/completions', json.dumps(body),
                  {'Content-Type': 'application/json'})
     reply = line.getresponse()
