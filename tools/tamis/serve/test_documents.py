@@ -237,6 +237,7 @@ class Loaded(Test):
                              [c['message'] for c in expected.said['choices']])
             self.same(answer, asked, **fields)
         self.assertEqual(server.metrics()['tamis_chunk_tokens_loaded_total'], 4 * 120)
+        wait_for(lambda: server.metrics()['tamis_pages_held'] == 0)
 
     def test_streams_tell_it_at_their_end(self):
         server = self.serve('--store', self.store)
@@ -408,6 +409,13 @@ class Shared(Test):
         self.assertEqual(again.cached, 384)
         self.assertIsNone(again.documents)
         self.same(again, asked)
+        # A blend is no prefix: neither is stored, nor does it begin with one.
+        before = self.servers[-1].metrics()['tamis_prefix_pages_put_total']
+        asked[1:1] = [document(some(2))]
+        for recorded in (120, 0):
+            answer = self.servers[-1].chat(asked)
+            self.check(answer, 100, 120, recorded)
+        self.assertEqual(self.servers[-1].metrics()['tamis_prefix_pages_put_total'], before)
 
     def test_by_a_proxy(self):
         """In turns: what one server has read, the other one loads."""
@@ -668,6 +676,39 @@ class Faults(Test):
             self.assertEqual(after.metrics()['tamis_store_damaged_total'], 0)
             self.assertEqual(after.end(), 0)
             shutil.rmtree(self.store)
+
+
+    def long(self, first):
+        """Ten documents, which fill a prompt."""
+        return [document(some(first + i, 390)) for i in range(10)] + [text(QUESTION)]
+
+    def test_clients_that_leave(self):
+        """While their documents are stored, blended or read: nothing of them is left."""
+        server = self.serve('--store', self.store, *F32)
+        for turn in range(8):
+            line = http.client.HTTPConnection('127.0.0.1', server.port, timeout=60)
+            body = {'messages': [{'role': 'user', 'content': self.long(10 * turn)}], 'n': 3}
+            line.request('POST', '/v1/chat/completions', json.dumps(body),
+                         {'Content-Type': 'application/json'})
+            time.sleep(0.01 * turn)
+            line.close()
+        wait_for(lambda: server.metrics()['tamis_requests_hung_up_total'] >= 4)
+        wait_for(lambda: server.metrics()['tamis_pages_held'] == 0)
+        asked = [document(some(1)), text(QUESTION)]
+        self.same(server.chat(asked), asked)
+
+    def test_stops_at_once(self):
+        """Documents of what waits are not stored once the time is over."""
+        server = self.serve('--store', self.store, *F32, '--drain', 0)
+        threads = [threading.Thread(target=quietly, args=(server, self.long(10 * i)))
+                   for i in range(8)]
+        for one in threads:
+            one.start()
+        wait_for(lambda: os.listdir(self.store))
+        self.assertEqual(server.end(), 0)
+        for one in threads:
+            one.join()
+        self.assertLess(len(os.listdir(self.store)), 40)
 
 
 def quietly(server, asked):
