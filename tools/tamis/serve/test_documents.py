@@ -634,7 +634,7 @@ class Faults(Test):
                              before=[*own, 'sh', '-c', mount, self.store]))
 
     def test_what_is_damaged_is_computed(self):
-        server = self.serve('--store', self.store, *F32, '--store-memory', '0')
+        server = self.serve('--store', self.store, *F32, '--store-memory', '0', '--store-bytes', '0')
         asked = [document(some(1)), text(QUESTION)]
         server.chat(asked)
         self.check(server.chat(asked), 120, 120)
