@@ -85,8 +85,8 @@ if (cd "$work/root" && env -i "$program" help) | grep -q '^  serve '; then
     if command -v systemd-analyze >/dev/null; then
         sed "s|^ExecStart=/usr/bin/tamis|ExecStart=$work/root/usr/bin/tamis|" "$work/root/$unit" \
             >"$work/tamis-serve.service"
-        said=$(systemd-analyze verify --man=no "$work/tamis-serve.service" 2>&1) &&
-            [ -z "$said" ] || fail "the unit: $said"
+        said=$(systemd-analyze verify --man=no "$work/tamis-serve.service" 2>&1) || said="$said (failed)"
+        [ -z "$said" ] || fail "the unit: $said"
     fi
 fi
 cd "$work" && ls -l ./*.deb

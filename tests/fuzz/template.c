@@ -48,9 +48,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const size_t bytes = strlen(copy);
     const char *said = bytes < size ? copy + bytes + 1 : " Hello\n";
     const size_t n_said = bytes < size ? size - bytes - 1 : strlen(said);
-    const jinja_message messages[] = {{"user", "0 1\n", 4, 1},
-                                      {"assistant", "<think>a</think>", 16, 2},
-                                      {"user", said, n_said, 3}};
+    const jinja_message messages[] = {{"user", "0 1\n", 4, 1, NULL},
+                                      {"assistant", "<think>a</think>", 16, 2, NULL},
+                                      {"user", said, n_said, 3, NULL}};
     const struct tm date = {.tm_year = 126, .tm_mon = 8, .tm_mday = 30, .tm_wday = 3};
     for (int prompt = 0; prompt < 2; prompt++)
         check(copy, &(jinja_conversation){.messages = messages,

@@ -23,7 +23,7 @@ static void read_messages(jinja_message *messages, size_t count) {
     for (size_t i = 0; i < count; i++) {
         size_t role, bytes;
         if (scanf("%zu %zu", &role, &bytes) != 2 || getchar() != '\n') abort();
-        messages[i].role = read_text(role);
+        messages[i] = (jinja_message){.role = read_text(role)};
         messages[i].text = read_text(bytes);
         messages[i].bytes = bytes;
         messages[i].origin = (uint8_t)(i + 1);

@@ -75,8 +75,9 @@ def test_every_flag_twice(_):
                 assert '--frob: unknown option' in error, error
             else:
                 assert error == 'tamis %s: %s: is given twice\n' % (name, option), (given, error)
-    known = {'run --chunks', 'run --stop', 'compare --question', 'store put --file'}
-    assert set(again) in (known, known - {'store put --file'}), again
+    known = {'run --chunks', 'run --stop', 'compare --question'}
+    left_out = {'store put --file', 'serve --allow-host', 'serve --cors-origin'}  # by some builds
+    assert known <= set(again) <= known | left_out, again
     manual = call('--man')[1].decode()
     assert manual.count('may be given up to 16 times') == len(again), 'of the manual'
 

@@ -166,7 +166,7 @@ complete -c tamis -n '__tamis_in serve' -l store -r -F -d 'a folder in which doc
 complete -c tamis -n '__tamis_in serve' -l redis -x -d 'beside a folder or alone: a Redis or Valkey server, host:port, redis://host:port or the path of a socket; the password is that of TAMIS_REDIS_PASSWORD'
 complete -c tamis -n '__tamis_in serve' -l prefix -x -d 'of --redis: of all its keys (default: tamis:)'
 complete -c tamis -n '__tamis_in serve' -l database -x -d 'of --redis: the number of a database (default: 0)'
-complete -c tamis -n '__tamis_in serve' -l store-memory -x -d 'memory for documents that were read (default 256M)'
+complete -c tamis -n '__tamis_in serve' -l store-memory -x -d 'memory for documents that were read; 0: none (default 256M)'
 complete -c tamis -n '__tamis_in serve' -l store-bytes -x -d 'that the folder may take; the least recently used records are removed; 0: no limit (default 20G)'
 complete -c tamis -n '__tamis_in serve' -l store-dtype -x -a 'f32 f16 bf16' -d 'element type of stored K and V: f32, f16, bf16 (default f16)'
 complete -c tamis -n '__tamis_in serve' -l blend -x -a 'hkvd question random all none' -d 'which tokens of stored documents are computed anew: hkvd, question, random, all, none (default hkvd)'

@@ -202,10 +202,11 @@ class Server:
         return Metrics(answer.body.decode())
 
     def wait_until(self, holds):
-        """Asks for metrics until they hold."""
+        """The metrics, once they hold."""
         end = time.monotonic() + LIMIT
-        while not holds(self.metrics()):
-            assert time.monotonic() < end, self.metrics().values
+        while not holds(metrics := self.metrics()):
+            assert time.monotonic() < end, metrics.values
+        return metrics
 
 
 class Metrics:

@@ -8,6 +8,12 @@
 #include <string.h>
 #include <tamis/record.h>
 
+/* Tokens of a document; fewer are text, since a pass of their own and a file with 4096 bytes for each plane
+ * cost more than they save. */
+#define LEAST 16u
+/* Seconds without a try, when a document was not stored: each try costs a pass of its tokens. */
+#define PAUSE 2.0
+
 struct serve_documents {
     serve_documents_params params;
     tamis_model *model;
@@ -20,15 +26,17 @@ struct serve_documents {
     int32_t sink;
     tamis_record_params record;
     bool blends;
-    tamis_error told; /* on stderr, of what was not stored */
+    tamis_status stored; /* what became of the last one; stderr is told when it changes */
+    double record_from;  /* nothing is stored before; cli_seconds */
 };
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
 void serve_documents_plan(const serve_documents_params *p, tamis_plan_params *plan) {
     if (p->place.folder == NULL && p->place.redis == NULL) return;
+    const uint32_t most = p->most_tokens < plan->max_context ? p->most_tokens : plan->max_context;
     plan->load_dtypes = 1u << p->dtype;
-    if (p->most_tokens > plan->max_rows) plan->max_rows = p->most_tokens;
+    if (most > plan->max_rows) plan->max_rows = most;
     if (p->selector == TAMIS_BLEND_QUESTION) plan->flags |= TAMIS_PLAN_ROW_MASSES;
 }
 
@@ -68,6 +76,15 @@ static tamis_status choose(serve_documents *d, tamis_error *error) {
     return status;
 }
 
+/* A blend has one salt. */
+static tamis_status make_blend(serve_documents *d, const uint8_t salt[16], tamis_error *error) {
+    if (d->blend != NULL && memcmp(d->salt, salt, sizeof d->salt) == 0) return TAMIS_OK;
+    tamis_blend_destroy(&d->blend);
+    memcpy(d->salt, salt, sizeof d->salt);
+    memcpy(d->how.salt, salt, sizeof d->how.salt);
+    return tamis_runner_blend_create(d->runner, d->store, &d->how, &d->blend, error);
+}
+
 tamis_status serve_documents_open(const serve_documents_params *params, tamis_model *model,
                                   tamis_cache *cache, tamis_runner *runner, serve_documents **out,
                                   tamis_error *error) {
@@ -79,8 +96,11 @@ tamis_status serve_documents_open(const serve_documents_params *params, tamis_mo
     d->model = model;
     d->cache = cache;
     d->runner = runner;
-    const tamis_status status = open_store(d, error);
-    return status == TAMIS_OK ? choose(d, error) : status;
+    const uint8_t nobody[16] = {0};
+    tamis_status status = open_store(d, error);
+    if (status == TAMIS_OK) status = choose(d, error);
+    /* Kernels are to be built, and what no blend can be is refused, before there are requests. */
+    return status == TAMIS_OK && d->blends ? make_blend(d, nobody, error) : status;
 }
 
 void serve_documents_close(serve_documents **out) {
@@ -98,10 +118,14 @@ tamis_store *serve_documents_store(serve_documents *d) {
 
 /* ---- What the store has ---------------------------------------------------------------------- */
 
+static bool is_document(const cli_part *part) {
+    return part->document && part->count >= LEAST;
+}
+
 bool serve_documents_has(const serve_documents *d, const cli_prompt *prompt) {
     if (d == NULL || !d->blends || prompt->tokens.count > d->params.most_tokens) return false;
     for (size_t i = 0; i < prompt->n_parts; i++)
-        if (prompt->parts[i].document) return true;
+        if (is_document(&prompt->parts[i])) return true;
     return false;
 }
 
@@ -116,25 +140,41 @@ static bool is_stored(serve_documents *d, const int32_t *tokens, uint32_t n) {
     return true;
 }
 
-/* Kept sequences make room for it. */
-static tamis_status record(serve_documents *d, tamis_scheduler *scheduler, const int32_t *tokens,
-                           uint32_t n, tamis_error *error) {
+/* Kept sequences make room for the pages of a record's pass. The store, too, answers E_FULL, for which
+ * no sequence can make room. */
+static void make_room(serve_documents *d, tamis_scheduler *scheduler, uint32_t n) {
+    tamis_cache_params cache;
+    tamis_cache_stats now;
     int dropped = 1;
-    tamis_status status = TAMIS_E_FULL;
-    while (status == TAMIS_E_FULL && dropped) {
-        status = tamis_runner_record(d->runner, d->store, &d->record, tokens, n, error);
-        if (status == TAMIS_E_FULL &&
-            tamis_scheduler_drop_kept(scheduler, &dropped, NULL) != TAMIS_OK)
-            dropped = 0;
+    tamis_cache_get_params(d->cache, &cache);
+    const uint64_t lanes = (uint64_t)cache.n_layers * cache.n_kv_heads;
+    const uint64_t pages = ((uint64_t)n + d->record.n_sink) / cache.page_size + 1;
+    for (;;) {
+        tamis_cache_get_stats(d->cache, &now);
+        if (now.pages_total - now.pages_held >= pages * lanes || !dropped) return;
+        if (tamis_scheduler_drop_kept(scheduler, &dropped, NULL) != TAMIS_OK) return;
     }
-    return status;
 }
 
-/* One line on stderr, however many documents it is for. */
-static void tell(serve_documents *d, uint32_t n, const tamis_error *error) {
-    if (strcmp(error->text, d->told.text) == 0) return;
-    fprintf(stderr, "tamis serve: a document of %u tokens is not stored: %s\n", n, error->text);
-    d->told = *error;
+/* One line on stderr, however many documents a reason is for. */
+static void note_stored(serve_documents *d, uint32_t n, tamis_status status,
+                        const tamis_error *error) {
+    if (status != TAMIS_OK) d->record_from = cli_seconds() + PAUSE;
+    if (status != TAMIS_OK && status != d->stored)
+        fprintf(stderr, "tamis serve: a document of %u tokens is not stored: %s\n", n, error->text);
+    d->stored = status;
+}
+
+/* False: it is not stored. */
+static bool record(serve_documents *d, tamis_scheduler *scheduler, const int32_t *tokens,
+                   uint32_t n) {
+    tamis_error error = {0};
+    if (cli_seconds() < d->record_from) return false;
+    make_room(d, scheduler, n);
+    const tamis_status status =
+        tamis_runner_record(d->runner, d->store, &d->record, tokens, n, &error);
+    note_stored(d, n, status, &error);
+    return status == TAMIS_OK;
 }
 
 bool serve_documents_prepare(serve_documents *d, tamis_scheduler *scheduler,
@@ -145,33 +185,21 @@ bool serve_documents_prepare(serve_documents *d, tamis_scheduler *scheduler,
     done->tried = true;
     for (size_t i = 0; i < prompt->n_parts; at += prompt->parts[i++].count) {
         const uint32_t n = (uint32_t)prompt->parts[i].count;
-        tamis_error error = {0};
-        if (i < done->part || !prompt->parts[i].document) continue;
+        if (i < done->part || !is_document(&prompt->parts[i])) continue;
         done->part = i + 1;
-        const bool stored = is_stored(d, at, n);
+        /* The scheduler runs the prompt's last token, so a document that ends it is computed. */
+        const bool last = i + 1 == prompt->n_parts, stored = !last && is_stored(d, at, n);
         done->found += stored;
         done->missed += !stored;
         done->computed += n;
-        if (stored) continue;
-        if (record(d, scheduler, at, n, &error) == TAMIS_OK)
-            done->recorded += n;
-        else
-            tell(d, n, &error);
+        if (stored || last) continue;
+        if (record(d, scheduler, at, n)) done->recorded += n;
         return true;
     }
     return false;
 }
 
 /* ---- Blending -------------------------------------------------------------------------------- */
-
-/* A blend has one salt. */
-static tamis_status make_blend(serve_documents *d, const uint8_t salt[16], tamis_error *error) {
-    if (d->blend != NULL && memcmp(d->salt, salt, sizeof d->salt) == 0) return TAMIS_OK;
-    tamis_blend_destroy(&d->blend);
-    memcpy(d->salt, salt, sizeof d->salt);
-    memcpy(d->how.salt, salt, sizeof d->how.salt);
-    return tamis_runner_blend_create(d->runner, d->store, &d->how, &d->blend, error);
-}
 
 /* The prompt's parts without its last token, which the scheduler runs. */
 static tamis_blend_part *parts_of(const cli_prompt *prompt, uint32_t *n_parts) {
@@ -180,10 +208,11 @@ static tamis_blend_part *parts_of(const cli_prompt *prompt, uint32_t *n_parts) {
     if (parts == NULL) return NULL;
     for (size_t i = 0; i < prompt->n_parts; at += prompt->parts[i++].count) {
         const bool last = i + 1 == prompt->n_parts;
-        parts[i] = (tamis_blend_part){
-            .tokens = prompt->tokens.ids + at,
-            .n_tokens = (uint32_t)prompt->parts[i].count - last,
-            .stored = prompt->parts[i].document && !last ? TAMIS_BLEND_CHUNK : TAMIS_BLEND_FRESH};
+        parts[i] = (tamis_blend_part){.tokens = prompt->tokens.ids + at,
+                                      .n_tokens = (uint32_t)prompt->parts[i].count - last,
+                                      .stored = is_document(&prompt->parts[i]) && !last
+                                                    ? TAMIS_BLEND_CHUNK
+                                                    : TAMIS_BLEND_FRESH};
     }
     *n_parts = (uint32_t)prompt->n_parts;
     return parts;

@@ -28,6 +28,7 @@ struct serve_engine {
     double mean_seconds; /* of a request, of late */
     serve_job **jobs;    /* [n_jobs] the thread's own, in the order in which they came */
     size_t n_jobs, room;
+    bool stalled; /* a blend has been made since the last step */
 };
 
 bool serve_ends(const serve_model *model, int32_t token) {
@@ -136,6 +137,8 @@ tamis_status serve_engine_open(const serve_engine_params *params, const char *na
             serve_documents_open(&params->documents, engine->session.model, engine->session.cache,
                                  engine->session.runner, &engine->documents, error);
     if (status == TAMIS_OK) status = make_scheduler(engine, error);
+    /* A blend's kernels are built by this wait, not by the first request. */
+    if (status == TAMIS_OK) status = tamis_context_wait(engine->session.device, error);
     return status == TAMIS_OK ? describe(engine, name, date, error) : status;
 }
 
@@ -335,6 +338,7 @@ static tamis_status blend(serve_engine *engine, const serve_job *job, const cli_
         serve_documents_blend(engine->documents, engine->scheduler, prompt, job->request->salt,
                               job->documents, sequence, error);
     if (*sequence != 0) serve_metrics_time(engine->metrics, SERVE_BLEND, cli_seconds() - begun);
+    engine->stalled |= *sequence != 0;
     note_documents(engine, job->documents);
     return status;
 }
@@ -358,6 +362,7 @@ static tamis_status add_answers(serve_engine *engine, serve_job *job, uint32_t p
         *choice = (serve_choice){.job = job,
                                  .index = place * n + i,
                                  .prompt = prompt,
+                                 .brought = blended != 0,
                                  .answer = {.stops = &job->request->stops}};
         if (blended != 0 && i + 1 < n)
             status = tamis_cache_fork(engine->session.cache, blended, &own, error);
@@ -390,11 +395,15 @@ static bool grow(serve_engine *engine) {
     return true;
 }
 
+static bool is_late(const serve_engine *engine, const serve_job *job) {
+    return engine->params.seconds > 0 && cli_seconds() - job->arrived > engine->params.seconds;
+}
+
 static void begin(serve_engine *engine, serve_job *job) {
     tamis_error error = {0};
     serve_refusal refusal = {0};
     engine->jobs[engine->n_jobs++] = job; /* there is room */
-    if (serve_job_is_gone(job)) return;   /* drop forgets it; a blend would be in vain */
+    if (serve_job_is_gone(job) || is_late(engine, job)) return; /* drop ends it, without a blend */
     const tamis_status status = open_choices(engine, job, &error);
     if (status == TAMIS_OK) {
         serve_reply_begin(job, &engine->model);
@@ -421,13 +430,16 @@ static serve_job *take_submitted(serve_engine *engine) {
     return job;
 }
 
-/* Whether a job may begin: documents of its prompt are stored first, one between two steps. A blend holds
- * its pages from its step on, so it is not made before its answers can run. Prompts with documents are
- * chats, which have one prompt. */
+/* Whether a job may begin: documents of its prompt are stored first, one between two steps, in which no
+ * other one is blended. A blend holds its pages from its step on, so it is not made before its answers can
+ * run. Prompts with documents are chats, which have one prompt. */
 static bool is_prepared(serve_engine *engine, serve_job *job) {
     const cli_prompt *prompt = &job->request->prompts[0];
     tamis_scheduler_stats stats;
-    if (!serve_documents_has(engine->documents, prompt) || serve_job_is_gone(job)) return true;
+    if (!serve_documents_has(engine->documents, prompt) || serve_job_is_gone(job) ||
+        is_late(engine, job))
+        return true;
+    if (engine->stalled && engine->n_jobs > 0) return false;
     if (job->documents == NULL) job->documents = calloc(1, sizeof *job->documents);
     if (job->documents == NULL) return true; /* the prompt is computed */
     tamis_scheduler_get_stats(engine->scheduler, &stats);
@@ -456,10 +468,13 @@ static void note_began(serve_engine *engine, serve_choice *choice, uint32_t cach
     serve_metrics *metrics = engine->metrics;
     const serve_blended *documents = choice->job->documents;
     choice->began = true;
-    /* Of a blend's sequence a part was computed for it. */
-    if (documents != NULL && documents->loaded > 0)
-        cached =
-            documents->loaded > documents->recorded ? documents->loaded - documents->recorded : 0;
+    /* Of a blend's sequence a part was computed for it. What was recorded is counted as loaded, too, but
+     * for the tokens that the blend computed. */
+    if (choice->brought) {
+        const uint32_t loaded = documents->loaded, recorded = documents->recorded;
+        const uint32_t before = loaded > recorded ? loaded - recorded : 0;
+        cached = cached < before ? cached : before;
+    }
     choice->n_cached = cached;
     pthread_mutex_lock(&metrics->lock);
     metrics->prompt_tokens += choice->prompt->tokens.count;
@@ -539,6 +554,7 @@ static void note_state(serve_engine *engine) {
     tamis_scheduler_get_stats(engine->scheduler, &metrics->scheduler);
     tamis_cache_get_stats(engine->session.cache, &metrics->cache);
     tamis_plan_get_counters(tamis_runner_plan(engine->session.runner), &metrics->plan);
+    tamis_store_get_stats(serve_documents_store(engine->documents), &metrics->store);
     pthread_mutex_unlock(&metrics->lock);
 }
 
@@ -555,6 +571,7 @@ static tamis_status step(serve_engine *engine, tamis_error *error) {
     uint32_t n = 0;
     const double begun = cli_seconds();
     const tamis_status status = tamis_scheduler_step(engine->scheduler, &events, &n, error);
+    engine->stalled = false;
     if (status != TAMIS_OK) {
         cli_fail("tamis serve", "%s", error->text);
         refuse_all(engine, 500, NULL, error->text);
@@ -569,12 +586,12 @@ static tamis_status step(serve_engine *engine, tamis_error *error) {
 
 /* Clients that have left free their pages; requests end at the time limit. */
 static void drop(serve_engine *engine) {
-    const double limit = engine->params.seconds, now = cli_seconds();
+    const double limit = engine->params.seconds;
     serve_refusal late;
     serve_refuse(&late, 503, NULL, "time_limit", "the request took more than %.9g seconds", limit);
     for (size_t j = engine->n_jobs; j-- > 0;) {
         const bool gone = serve_job_is_gone(engine->jobs[j]);
-        const bool cut = !gone && limit > 0 && now - engine->jobs[j]->arrived > limit;
+        const bool cut = !gone && is_late(engine, engine->jobs[j]);
         if (!gone && !cut) continue;
         pthread_mutex_lock(&engine->metrics->lock);
         engine->metrics->hung_up += gone;

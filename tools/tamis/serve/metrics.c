@@ -92,6 +92,13 @@ static void requests(FILE *to, const serve_metrics *m) {
     counter(to, "preemptions_total", m->scheduler.preempted, "Answers that had to make room.");
 }
 
+static uint64_t damaged(const tamis_store_stats *store) {
+    uint64_t all = 0;
+    for (int i = 0; i < TAMIS_TIERS; i++)
+        all += store->tiers[i].damaged;
+    return all;
+}
+
 static void tokens(FILE *to, const serve_metrics *m) {
     counter(to, "prompt_tokens_total", m->prompt_tokens, "Tokens of prompts.");
     counter(to, "cached_tokens_total", m->cached_tokens,
@@ -109,8 +116,10 @@ static void tokens(FILE *to, const serve_metrics *m) {
             "Tokens of documents that were loaded.");
     counter(to, "chunk_tokens_computed_total", m->chunk_tokens_computed,
             "Tokens of documents that were computed.");
-    counter(to, "store_failures_total", m->scheduler.store_failed,
-            "Times that the store could not read, or did not take pages.");
+    counter(to, "store_failures_total", m->store.failed,
+            "Times that the store could not read, or did not take documents or pages.");
+    counter(to, "store_damaged_total", damaged(&m->store),
+            "Records that were found damaged, and were computed.");
     counter(to, "rows_total", m->scheduler.rows, "Rows of steps: tokens that were run.");
     counter(to, "steps_total", m->scheduler.steps, "Steps of the scheduler.");
 }

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <tamis/batch.h>
+#include <tamis/store.h>
 #include <tamis/tamis.h>
 
 enum {
@@ -42,6 +43,7 @@ typedef struct serve_metrics {
     tamis_scheduler_stats scheduler;
     tamis_cache_stats cache;
     tamis_plan_counters plan;
+    tamis_store_stats store; /* all 0 without one */
     /* Of documents; all 0 without a store. */
     uint64_t chunks_found, chunks_missed, chunk_tokens_loaded, chunk_tokens_computed;
 } serve_metrics;

@@ -63,7 +63,7 @@ static bool make_room(said *to, size_t bytes, serve_refusal *refusal) {
 static bool add_text(said *to, const char *text, bool document, serve_refusal *refusal) {
     const size_t bytes = strlen(text);
     if (!make_room(to, bytes, refusal)) return false;
-    to->last = (uint8_t)(document ? to->last % 2 + 1 : 0);
+    if (bytes > 0) to->last = (uint8_t)(document ? to->last % 2 + 1 : 0);
     memcpy(to->text + to->bytes, text, bytes + 1);
     memset(to->documents + to->bytes, to->last, bytes);
     to->bytes += bytes;
@@ -156,8 +156,11 @@ bool serve_prompt_of_messages(const cJSON *json, const serve_model *model, cli_p
     said *texts = calloc(count, sizeof *texts);
     bool read = messages != NULL && texts != NULL ? true : serve_refuse_memory(refusal);
     const cJSON *message = read ? json->child : NULL;
-    for (size_t i = 0; read && i < count; i++, message = message->next)
+    for (size_t i = 0; read && i < count; i++, message = message->next) {
+        /* A template may put nothing between the documents of two messages. */
+        texts[i].last = i > 0 ? texts[i - 1].last : 0;
         read = read_message(message, i, &messages[i], &texts[i], refusal);
+    }
     tamis_error error = {0};
     tamis_status status = TAMIS_OK;
     if (read) status = cli_template_messages(&model->chat, messages, count, prompt, &error);

@@ -64,8 +64,8 @@ static const cli_option options[] = {
     {"--store", "DIR", "a folder in which documents of prompts are stored, to be blended", CLI_PATH,
      offsetof(serve_flags, place.folder), 0, 0, NULL},
     STORE_SERVER_OPTIONS(serve_flags, place, "beside a folder or alone: a Redis or Valkey server"),
-    {"--store-memory", "BYTES", "memory for documents that were read (default 256M)", CLI_TEXT,
-     offsetof(serve_flags, store_memory), 0, 0, NULL},
+    {"--store-memory", "BYTES", "memory for documents that were read; 0: none (default 256M)",
+     CLI_TEXT, offsetof(serve_flags, store_memory), 0, 0, NULL},
     {"--store-bytes", "BYTES",
      "that the folder may take; the least recently used records are removed; 0: no limit (default "
      "20G)",
@@ -155,6 +155,13 @@ static bool bytes_of(const char *flag, const char *text, uint64_t otherwise, uin
     return false;
 }
 
+/* The same of a flag for which 0 says something. */
+static bool bytes_or_none(const char *flag, const char *text, uint64_t otherwise, uint64_t *out) {
+    *out = 0;
+    if (text != NULL && strcmp(text, "0") == 0) return true;
+    return bytes_of(flag, text, otherwise, UINT64_MAX, out);
+}
+
 /* The file's name without its folder and ".gguf". */
 static void model_name(const char *path, char name[256]) {
     const char *slash = strrchr(path, '/'), *from = slash != NULL ? slash + 1 : path;
@@ -176,11 +183,26 @@ static const char *without_store(const serve_flags *f) {
     return f->prefixes ? "--store-prefixes" : NULL;
 }
 
+/* all and none have no share. */
+static bool choose_blend(const serve_flags *f, serve_documents_params *out) {
+    const char *name = serve_command.name;
+    float percent = 15;
+    tamis_error error = {0};
+    if (tamis_blend_selector_parse(blends[f->blend], &out->selector, &error) != TAMIS_OK)
+        return cli_fail(name, "--blend: %s", error.text) == CLI_OK;
+    const bool whole = out->selector == TAMIS_BLEND_ALL || out->selector == TAMIS_BLEND_NONE;
+    if (f->share != NULL && whole)
+        return cli_fail(name, "--share: is given, but %s has none", blends[f->blend]) == CLI_OK;
+    if (f->share != NULL &&
+        !cli_decimal(name, "--share", f->share, (cli_range){0, 100, true}, &percent))
+        return false;
+    out->share = whole ? 0 : (double)percent / 100;
+    return true;
+}
+
 static bool choose_documents(const serve_flags *f, tamis_eviction_kind eviction,
                              serve_documents_params *out) {
     const char *name = serve_command.name, *flag = without_store(f);
-    float percent = 15;
-    tamis_error error = {0};
     *out = (serve_documents_params){.place = f->place,
                                     .dtype = (tamis_dtype)f->store_dtype,
                                     .most_tokens = f->blend_tokens,
@@ -203,16 +225,11 @@ static bool choose_documents(const serve_flags *f, tamis_eviction_kind eviction,
                  f->place.folder != NULL ? "--store" : "--redis");
         return false;
     }
-    if (f->share != NULL &&
-        !cli_decimal(name, "--share", f->share, (cli_range){0, 100, true}, &percent))
-        return false;
-    out->share = (double)percent / 100;
-    if (!bytes_of("--store-memory", f->store_memory, (uint64_t)256 << 20, UINT64_MAX,
-                  &out->memory_bytes) ||
-        !bytes_of("--store-bytes", f->store_bytes, f->place.folder != NULL ? (uint64_t)20 << 30 : 0,
-                  UINT64_MAX, &out->disk_bytes))
-        return false;
-    return tamis_blend_selector_parse(blends[f->blend], &out->selector, &error) == TAMIS_OK;
+    if (!choose_blend(f, out)) return false;
+    return bytes_or_none("--store-memory", f->store_memory, (uint64_t)256 << 20,
+                         &out->memory_bytes) &&
+           bytes_or_none("--store-bytes", f->store_bytes,
+                         f->place.folder != NULL ? (uint64_t)20 << 30 : 0, &out->disk_bytes);
 }
 
 static bool choose_params(const serve_flags *f, serve_engine_params *engine,
@@ -284,6 +301,7 @@ static void catch_signals(serve_engine *engine) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the store */
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */
