@@ -10,9 +10,9 @@
 
 /* Tokens of a document; fewer are text, since a pass of their own and a file with 4096 bytes for each plane
  * cost more than they save. */
-#define LEAST 16u
+#define MIN_TOKENS 16u
 /* Seconds without a try, when a document was not stored: each try costs a pass of its tokens. */
-#define PAUSE 2.0
+#define RETRY_SECONDS 2.0
 
 struct serve_documents {
     serve_documents_params params;
@@ -119,7 +119,7 @@ tamis_store *serve_documents_store(serve_documents *d) {
 /* ---- What the store has ---------------------------------------------------------------------- */
 
 static bool is_document(const cli_part *part) {
-    return part->document && part->count >= LEAST;
+    return part->document && part->count >= MIN_TOKENS;
 }
 
 bool serve_documents_has(const serve_documents *d, const cli_prompt *prompt) {
@@ -159,7 +159,7 @@ static void make_room(serve_documents *d, tamis_scheduler *scheduler, uint32_t n
 /* One line on stderr, however many documents a reason is for. */
 static void note_stored(serve_documents *d, uint32_t n, tamis_status status,
                         const tamis_error *error) {
-    if (status != TAMIS_OK) d->record_from = cli_seconds() + PAUSE;
+    if (status != TAMIS_OK) d->record_from = cli_seconds() + RETRY_SECONDS;
     if (status != TAMIS_OK && status != d->stored)
         fprintf(stderr, "tamis serve: a document of %u tokens is not stored: %s\n", n, error->text);
     d->stored = status;
@@ -262,5 +262,5 @@ tamis_status serve_documents_blend(serve_documents *d, tamis_scheduler *schedule
         return TAMIS_OK;
     }
     if (*sequence != 0 && tamis_cache_remove(d->cache, *sequence, NULL) == TAMIS_OK) *sequence = 0;
-    return status == TAMIS_E_FULL ? TAMIS_OK : status;
+    return status == TAMIS_E_FULL && *sequence == 0 ? TAMIS_OK : status;
 }

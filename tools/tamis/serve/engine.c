@@ -1,35 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: jobs become requests of a scheduler, its events become replies. */
 #define _GNU_SOURCE /* eventfd */
-#include "serve/engine.h"
-
+#include "serve/engine_inside.h"
 #include "serve/reply.h"
 
 #include <math.h>
 #include <poll.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-struct serve_engine {
-    serve_engine_params params;
-    cli_session session; /* device, model, cache, runner */
-    tamis_scheduler *scheduler;
-    serve_documents *documents; /* NULL: nothing is stored */
-    serve_model model;
-    serve_metrics *metrics;
-    int wake; /* eventfd: there is something to look at */
-    atomic_bool stops, refuses;
-    pthread_mutex_t lock; /* of the next four */
-    serve_job *submitted, *last_submitted;
-    uint32_t n_answers;  /* that run, wait, or are submitted */
-    double mean_seconds; /* of a request, of late */
-    serve_job **jobs;    /* [n_jobs] the thread's own, in the order in which they came */
-    size_t n_jobs, room;
-    bool stalled; /* a blend has been made since the last step */
-};
 
 bool serve_ends(const serve_model *model, int32_t token) {
     for (size_t i = 0; i <= CLI_ENDINGS; i++)
@@ -68,7 +48,7 @@ static tamis_status make_runner(serve_engine *engine, tamis_error *error) {
     return status;
 }
 
-static bool stores_prefixes(const serve_engine *engine) {
+bool serve_engine_stores_prefixes(const serve_engine *engine) {
     return engine->documents != NULL && engine->params.documents.prefixes;
 }
 
@@ -80,7 +60,7 @@ static tamis_status make_scheduler(serve_engine *engine, tamis_error *error) {
                                      .max_kept = shares ? p->kept : 0,
                                      .flags = shares ? TAMIS_SCHEDULER_SHARE : 0,
                                      .host_bytes = p->host_bytes};
-    if (stores_prefixes(engine)) {
+    if (serve_engine_stores_prefixes(engine)) {
         params.store = serve_documents_store(engine->documents);
         params.store_tokens = p->documents.page_tokens;
         params.store_dtype = p->documents.dtype;
@@ -195,7 +175,7 @@ bool serve_engine_submit(serve_engine *engine, serve_job *job, serve_refusal *re
     pthread_mutex_lock(&engine->lock);
     if (!serve_engine_is_ready(engine)) {
         serve_refuse(refusal, 503, NULL, "stopping", "the server is stopping");
-        refusal->wait = 5;
+        refusal->wait = SERVE_RETRY_STOPPING;
     } else if (engine->n_answers + n > most) {
         serve_refuse(refusal, 503, NULL, "queue_full", "%u answers run or wait; %u are the most",
                      engine->n_answers, most);
@@ -238,152 +218,41 @@ static void cancel(serve_engine *engine, serve_choice *choice) {
     choice->id = 0;
 }
 
-/* The job at a place has ended: nothing of it is left in the scheduler. */
-static void forget(serve_engine *engine, size_t place) {
+/* Takes a job out: nothing of it is left in the scheduler. What its client is told comes behind this, so
+ * that there is room for what a client asks next. */
+static serve_job *take_out(serve_engine *engine, size_t place) {
     serve_job *job = engine->jobs[place];
-    const double seconds = cli_seconds() - job->arrived;
     for (uint32_t i = 0; job->choices != NULL && i < job->n_choices; i++)
         cancel(engine, &job->choices[i]);
-    serve_metrics_time(engine->metrics, SERVE_REQUEST, seconds);
+    serve_metrics_time(engine->metrics, SERVE_REQUEST, cli_seconds() - job->arrived);
     pthread_mutex_lock(&engine->lock);
     engine->n_answers -= job->request->n_prompts * job->request->n;
-    engine->mean_seconds += (seconds - engine->mean_seconds) / 8;
     pthread_mutex_unlock(&engine->lock);
-    free_choices(job);
-    serve_job_release(job);
+    engine->n_begun -= place < engine->n_begun;
     engine->n_jobs--;
     memmove(engine->jobs + place, engine->jobs + place + 1,
             (engine->n_jobs - place) * sizeof *engine->jobs);
+    return job;
+}
+
+static void discard(serve_job *job) {
+    free_choices(job);
+    serve_job_release(job);
 }
 
 static void refuse(serve_engine *engine, size_t place, const serve_refusal *refusal) {
-    serve_reply_refuse(engine->jobs[place], refusal);
-    forget(engine, place);
+    serve_job *job = take_out(engine, place);
+    serve_reply_refuse(job, refusal);
+    discard(job);
 }
 
-/* ---- Beginning ------------------------------------------------------------------------------- */
-
-static tamis_status choose(void *user, const float *logits, uint32_t n_vocab, int32_t *token,
-                           tamis_error *error) {
-    serve_choice *choice = user;
-    return serve_draw_next(&choice->draw, logits, n_vocab, token, error);
+/* Of `count` jobs, the last first. */
+static void refuse_all(serve_engine *engine, size_t count, const serve_refusal *refusal) {
+    while (count > 0)
+        refuse(engine, --count, refusal);
 }
 
-static uint32_t most_new(const serve_engine *engine, const serve_choice *choice) {
-    const uint32_t asked = choice->job->request->max_new;
-    return asked > 0 ? asked : engine->model.context - (uint32_t)choice->prompt->tokens.count + 1;
-}
-
-static void note_reads(void *user, uint32_t layer, uint32_t kv_head, const uint32_t *pages,
-                       uint32_t n_pages, uint32_t of) {
-    serve_choice *choice = user;
-    (void)kv_head;
-    serve_reads_add(&choice->reads, layer, pages, n_pages, of);
-}
-
-static tamis_status open_choice(serve_engine *engine, serve_choice *choice, tamis_error *error) {
-    const serve_model *model = &engine->model;
-    const serve_request *request = choice->job->request;
-    tamis_cache_params cache;
-    tamis_cache_get_params(engine->session.cache, &cache);
-    if (request->reads && !serve_reads_open(&choice->reads, model->n_layers, model->n_kv_heads,
-                                            model->context / cache.page_size + 1))
-        return cli_no_memory(error);
-    return serve_draw_open(&choice->draw, request, model->n_vocab, choice->index, error);
-}
-
-/* The sequence, unless it is 0, holds the prompt but its last token; it is the scheduler's if the call
- * answers OK. */
-static tamis_status add_choice(serve_engine *engine, serve_choice *choice, tamis_sequence sequence,
-                               tamis_error *error) {
-    const serve_request *request = choice->job->request;
-    int32_t stops[CLI_ENDINGS + 1];
-    tamis_request params = {.tokens = choice->prompt->tokens.ids,
-                            .n_tokens = (uint32_t)choice->prompt->tokens.count,
-                            .max_new = most_new(engine, choice),
-                            .stops = stops,
-                            .flags = request->exact ? TAMIS_REQUEST_EXACT : 0,
-                            .choose = serve_draw_is_greedy(request) ? NULL : choose,
-                            .reads = request->reads ? note_reads : NULL,
-                            .user = choice,
-                            .sequence = sequence};
-    if (stores_prefixes(engine) && sequence == 0) params.n_stored = params.n_tokens;
-    for (size_t i = 0; i <= CLI_ENDINGS; i++)
-        if (engine->model.endings[i] >= 0) stops[params.n_stops++] = engine->model.endings[i];
-    memcpy(params.salt, request->salt, sizeof params.salt);
-    tamis_status status = open_choice(engine, choice, error);
-    if (status == TAMIS_OK)
-        status = tamis_scheduler_add(engine->scheduler, &params, &choice->id, error);
-    return status;
-}
-
-static void note_documents(serve_engine *engine, const serve_blended *done) {
-    serve_metrics *metrics = engine->metrics;
-    pthread_mutex_lock(&metrics->lock);
-    metrics->chunks_found += done->found;
-    metrics->chunks_missed += done->missed;
-    metrics->chunk_tokens_loaded += done->loaded;
-    metrics->chunk_tokens_computed += done->computed;
-    pthread_mutex_unlock(&metrics->lock);
-}
-
-/* Documents of a prompt are blended, in a step for which all others wait. *sequence 0: the scheduler runs
- * the prompt. */
-static tamis_status blend(serve_engine *engine, const serve_job *job, const cli_prompt *prompt,
-                          tamis_sequence *sequence, tamis_error *error) {
-    const double begun = cli_seconds();
-    *sequence = 0;
-    if (job->documents == NULL) return TAMIS_OK;
-    const tamis_status status =
-        serve_documents_blend(engine->documents, engine->scheduler, prompt, job->request->salt,
-                              job->documents, sequence, error);
-    if (*sequence != 0) serve_metrics_time(engine->metrics, SERVE_BLEND, cli_seconds() - begun);
-    engine->stalled |= *sequence != 0;
-    note_documents(engine, job->documents);
-    return status;
-}
-
-static void remove_sequence(serve_engine *engine, tamis_sequence sequence) {
-    const tamis_status status =
-        sequence != 0 ? tamis_cache_remove(engine->session.cache, sequence, NULL) : TAMIS_OK;
-    (void)status; /* an error has been told already */
-}
-
-/* The n answers to a prompt; a blend is forked for all but the last one. */
-static tamis_status add_answers(serve_engine *engine, serve_job *job, uint32_t place,
-                                tamis_error *error) {
-    const uint32_t n = job->request->n;
-    const cli_prompt *prompt = &job->request->prompts[place];
-    tamis_sequence blended = 0;
-    tamis_status status = blend(engine, job, prompt, &blended, error);
-    for (uint32_t i = 0; status == TAMIS_OK && i < n; i++) {
-        serve_choice *choice = &job->choices[place * n + i];
-        tamis_sequence own = blended;
-        *choice = (serve_choice){.job = job,
-                                 .index = place * n + i,
-                                 .prompt = prompt,
-                                 .brought = blended != 0,
-                                 .answer = {.stops = &job->request->stops}};
-        if (blended != 0 && i + 1 < n)
-            status = tamis_cache_fork(engine->session.cache, blended, &own, error);
-        if (status == TAMIS_OK) status = add_choice(engine, choice, own, error);
-        if (status != TAMIS_OK && own != blended) remove_sequence(engine, own);
-        if (status == TAMIS_OK && own == blended) blended = 0;
-    }
-    remove_sequence(engine, blended);
-    return status;
-}
-
-static tamis_status open_choices(serve_engine *engine, serve_job *job, tamis_error *error) {
-    const serve_request *request = job->request;
-    tamis_status status = TAMIS_OK;
-    job->choices = calloc(request->n_prompts * request->n, sizeof *job->choices);
-    if (job->choices == NULL) return cli_no_memory(error);
-    job->n_choices = request->n_prompts * request->n;
-    for (uint32_t i = 0; status == TAMIS_OK && i < request->n_prompts; i++)
-        status = add_answers(engine, job, i, error);
-    return status;
-}
+/* ---- The queue ------------------------------------------------------------------------------- */
 
 static bool grow(serve_engine *engine) {
     if (engine->n_jobs < engine->room) return true;
@@ -395,34 +264,8 @@ static bool grow(serve_engine *engine) {
     return true;
 }
 
-static bool is_late(const serve_engine *engine, const serve_job *job) {
-    return engine->params.seconds > 0 && cli_seconds() - job->arrived > engine->params.seconds;
-}
-
-static void begin(serve_engine *engine, serve_job *job) {
-    tamis_error error = {0};
-    serve_refusal refusal = {0};
-    engine->jobs[engine->n_jobs++] = job; /* there is room */
-    if (serve_job_is_gone(job) || is_late(engine, job)) return; /* drop ends it, without a blend */
-    const tamis_status status = open_choices(engine, job, &error);
-    if (status == TAMIS_OK) {
-        serve_reply_begin(job, &engine->model);
-        return;
-    }
-    serve_refuse(&refusal, status == TAMIS_E_ARGUMENT ? 400 : 500, NULL, NULL, "%s", error.text);
-    refuse(engine, engine->n_jobs - 1, &refusal);
-}
-
-/* The next job, which stays where it is. */
+/* NULL: nothing is submitted. */
 static serve_job *next_submitted(serve_engine *engine) {
-    pthread_mutex_lock(&engine->lock);
-    serve_job *job = engine->submitted;
-    pthread_mutex_unlock(&engine->lock);
-    return job;
-}
-
-static serve_job *take_submitted(serve_engine *engine) {
-    if (!grow(engine)) return NULL; /* it is looked at again behind a step */
     pthread_mutex_lock(&engine->lock);
     serve_job *job = engine->submitted;
     if (job != NULL) engine->submitted = job->next;
@@ -430,29 +273,61 @@ static serve_job *take_submitted(serve_engine *engine) {
     return job;
 }
 
-/* Whether a job may begin: documents of its prompt are stored first, one between two steps, in which no
- * other one is blended. A blend holds its pages from its step on, so it is not made before its answers can
- * run. Prompts with documents are chats, which have one prompt. */
-static bool is_prepared(serve_engine *engine, serve_job *job) {
-    const cli_prompt *prompt = &job->request->prompts[0];
-    tamis_scheduler_stats stats;
-    if (!serve_documents_has(engine->documents, prompt) || serve_job_is_gone(job) ||
-        is_late(engine, job))
-        return true;
-    if (engine->stalled && engine->n_jobs > 0) return false;
-    if (job->documents == NULL) job->documents = calloc(1, sizeof *job->documents);
-    if (job->documents == NULL) return true; /* the prompt is computed */
-    tamis_scheduler_get_stats(engine->scheduler, &stats);
-    return stats.running + stats.waiting < engine->params.running &&
-           !serve_documents_prepare(engine->documents, engine->scheduler, prompt,
-                                    job->request->salt, job->documents);
+static void take_submitted(serve_engine *engine) {
+    serve_job *job;
+    serve_refusal refusal;
+    serve_refuse_memory(&refusal);
+    while ((job = next_submitted(engine)) != NULL) {
+        if (grow(engine)) {
+            engine->jobs[engine->n_jobs++] = job;
+            continue;
+        }
+        pthread_mutex_lock(&engine->lock);
+        engine->n_answers -= job->request->n_prompts * job->request->n;
+        pthread_mutex_unlock(&engine->lock);
+        serve_reply_refuse(job, &refusal);
+        serve_job_release(job);
+    }
 }
 
-static void begin_submitted(serve_engine *engine) {
-    serve_job *job;
-    while ((job = next_submitted(engine)) != NULL && is_prepared(engine, job) &&
-           (job = take_submitted(engine)) != NULL)
-        begin(engine, job);
+/* Clients that have left free their pages; requests end at the time limit. */
+static void drop(serve_engine *engine) {
+    const double limit = engine->params.seconds, now = cli_seconds();
+    serve_refusal late;
+    serve_refuse(&late, 503, NULL, "time_limit", "the request took more than %.9g seconds", limit);
+    for (size_t j = engine->n_jobs; j-- > 0;) {
+        const bool gone = serve_job_is_gone(engine->jobs[j]);
+        const bool cut = !gone && limit > 0 && now - engine->jobs[j]->arrived > limit;
+        if (!gone && !cut) continue;
+        pthread_mutex_lock(&engine->metrics->lock);
+        engine->metrics->hung_up += gone;
+        engine->metrics->cut += cut;
+        pthread_mutex_unlock(&engine->metrics->lock);
+        if (cut)
+            refuse(engine, j, &late);
+        else
+            discard(take_out(engine, j));
+    }
+}
+
+static bool begin(serve_engine *engine) {
+    const size_t place = engine->n_begun;
+    serve_job *job = engine->jobs[place];
+    tamis_error error = {0};
+    serve_refusal refusal = {0};
+    if (!serve_engine_is_prepared(engine, job)) return false;
+    engine->n_begun++;
+    job->begun = cli_seconds();
+    const tamis_status status = serve_engine_begin(engine, job, &error);
+    if (status == TAMIS_OK)
+        serve_reply_begin(job, &engine->model);
+    else if (status == TAMIS_E_NO_MEMORY)
+        serve_refuse_memory(&refusal);
+    else
+        serve_refuse(&refusal, status == TAMIS_E_ARGUMENT ? 400 : 500, NULL, NULL, "%s",
+                     error.text);
+    if (refusal.http != 0) refuse(engine, place, &refusal);
+    return true;
 }
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -501,7 +376,7 @@ static bool take_token(serve_engine *engine, serve_choice *choice, int32_t token
     if (choice->job->request->reads && !serve_reads_end_token(&choice->reads)) return false;
     if (ends || choice->answer.stopped)
         choice->finish = "stop";
-    else if (choice->n_tokens == most_new(engine, choice))
+    else if (choice->n_tokens == serve_engine_most_new(engine, choice))
         choice->finish = "length";
     serve_reply_more(choice, &engine->model);
     return true;
@@ -531,9 +406,16 @@ static void take_event(serve_engine *engine, const tamis_request_event *event) {
     if (refusal.http != 0) refuse(engine, place_of(engine, choice->job), &refusal);
 }
 
+/* Of a request that was answered, waiting apart. */
+static void note_seconds(serve_engine *engine, double seconds) {
+    pthread_mutex_lock(&engine->lock);
+    engine->mean_seconds += (seconds - engine->mean_seconds) / 8;
+    pthread_mutex_unlock(&engine->lock);
+}
+
 /* Ends jobs whose answers have ended, and takes back pages of answers that a text has ended. */
 static void end_jobs(serve_engine *engine) {
-    for (size_t j = engine->n_jobs; j-- > 0;) {
+    for (size_t j = engine->n_begun; j-- > 0;) {
         serve_job *job = engine->jobs[j];
         bool ended = true;
         for (uint32_t i = 0; i < job->n_choices; i++) {
@@ -541,8 +423,9 @@ static void end_jobs(serve_engine *engine) {
             ended &= job->choices[i].finish != NULL;
         }
         if (!ended) continue;
-        serve_reply_end(job, &engine->model);
-        forget(engine, j);
+        note_seconds(engine, cli_seconds() - job->begun);
+        serve_reply_end(take_out(engine, j), &engine->model);
+        discard(job);
     }
 }
 
@@ -558,50 +441,33 @@ static void note_state(serve_engine *engine) {
     pthread_mutex_unlock(&metrics->lock);
 }
 
-static void refuse_all(serve_engine *engine, unsigned http, const char *code, const char *text) {
+/* A step that has failed leaves the requests as they were. Without memory the newest job makes room; else
+ * none can go on. Answers an error only where the device cannot. */
+static tamis_status give_up(serve_engine *engine, tamis_status status, const tamis_error *error) {
     serve_refusal refusal;
-    serve_refuse(&refusal, http, NULL, code, "%s", text);
-    while (engine->n_jobs > 0)
-        refuse(engine, engine->n_jobs - 1, &refusal);
+    serve_refuse(&refusal, 500, NULL, NULL, "the server could not go on with the answer");
+    cli_fail("tamis serve", "%s", error->text);
+    if (status != TAMIS_E_NO_MEMORY) {
+        refuse_all(engine, engine->n_begun, &refusal);
+        return status == TAMIS_E_DEVICE ? status : TAMIS_OK;
+    }
+    serve_refuse_memory(&refusal);
+    refuse(engine, engine->n_begun - 1, &refusal);
+    return TAMIS_OK;
 }
 
-/* Answers an error only where the device cannot go on. */
 static tamis_status step(serve_engine *engine, tamis_error *error) {
     const tamis_request_event *events = NULL;
     uint32_t n = 0;
     const double begun = cli_seconds();
     const tamis_status status = tamis_scheduler_step(engine->scheduler, &events, &n, error);
     engine->stalled = false;
-    if (status != TAMIS_OK) {
-        cli_fail("tamis serve", "%s", error->text);
-        refuse_all(engine, 500, NULL, error->text);
-        return status == TAMIS_E_DEVICE ? status : TAMIS_OK;
-    }
+    if (status != TAMIS_OK) return give_up(engine, status, error);
     for (uint32_t i = 0; i < n; i++)
         take_event(engine, &events[i]);
     serve_metrics_time(engine->metrics, SERVE_STEP, cli_seconds() - begun);
     end_jobs(engine);
     return TAMIS_OK;
-}
-
-/* Clients that have left free their pages; requests end at the time limit. */
-static void drop(serve_engine *engine) {
-    const double limit = engine->params.seconds;
-    serve_refusal late;
-    serve_refuse(&late, 503, NULL, "time_limit", "the request took more than %.9g seconds", limit);
-    for (size_t j = engine->n_jobs; j-- > 0;) {
-        const bool gone = serve_job_is_gone(engine->jobs[j]);
-        const bool cut = !gone && is_late(engine, engine->jobs[j]);
-        if (!gone && !cut) continue;
-        pthread_mutex_lock(&engine->metrics->lock);
-        engine->metrics->hung_up += gone;
-        engine->metrics->cut += cut;
-        pthread_mutex_unlock(&engine->metrics->lock);
-        if (cut)
-            refuse(engine, j, &late);
-        else
-            forget(engine, j);
-    }
 }
 
 /* Waits until there is something to do. */
@@ -613,17 +479,23 @@ static void wait_for_work(serve_engine *engine) {
     (void)got; /* a signal may have ended the poll */
 }
 
-/* Nothing is submitted any more. False: nothing is left, or the time is over. */
-static bool goes_on(serve_engine *engine, double *end) {
-    if (!atomic_load(&engine->stops)) return true;
-    if (*end == 0) *end = cli_seconds() + engine->params.drain_seconds;
-    if (engine->n_jobs == 0 && next_submitted(engine) == NULL) return false;
-    if (cli_seconds() < *end) return true;
+/* What has not ended when the server stops. */
+static void cut(serve_engine *engine) {
+    serve_refusal refusal;
+    serve_refuse(&refusal, 503, NULL, "stopping", "the server stopped before the answer had ended");
+    refusal.wait = SERVE_RETRY_STOPPING;
+    take_submitted(engine);
     pthread_mutex_lock(&engine->metrics->lock);
     engine->metrics->cut += engine->n_jobs;
     pthread_mutex_unlock(&engine->metrics->lock);
-    refuse_all(engine, 503, "stopping", "the server stopped before the answer had ended");
-    return false; /* what is submitted still is refused behind the last step */
+    refuse_all(engine, engine->n_jobs, &refusal);
+}
+
+/* Once the server stops, as long as jobs are left and their time is not over. */
+static bool goes_on(const serve_engine *engine, double *end) {
+    if (!atomic_load(&engine->stops)) return true;
+    if (*end == 0) *end = cli_seconds() + engine->params.drain_seconds;
+    return engine->n_jobs > 0 && cli_seconds() < *end;
 }
 
 tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user), void *user,
@@ -631,23 +503,23 @@ tamis_status serve_engine_run(serve_engine *engine, void (*closing)(void *user),
     double end = 0;
     bool closed = false;
     tamis_status status = TAMIS_OK;
-    note_state(engine);
-    while (status == TAMIS_OK && goes_on(engine, &end)) {
-        if (atomic_load(&engine->stops) && !closed) closing(user);
-        closed |= atomic_load(&engine->stops);
-        begin_submitted(engine);
+    for (;;) {
+        const bool stops = atomic_load(&engine->stops);
+        if (stops && !closed) closing(user);
+        closed |= stops;
+        take_submitted(engine);
         drop(engine);
+        while (engine->n_begun < engine->n_jobs && begin(engine))
+            ;
         note_state(engine);
-        if (engine->n_jobs > 0)
+        if (status != TAMIS_OK || !goes_on(engine, &end)) break;
+        if (engine->n_begun > 0)
             status = step(engine, error);
-        else if (!closed && next_submitted(engine) == NULL)
+        else if (engine->n_jobs == 0)
             wait_for_work(engine);
-        note_state(engine);
     }
     atomic_store(&engine->refuses, true);
     if (!closed) closing(user);
-    for (serve_job *job; (job = take_submitted(engine)) != NULL;)
-        engine->jobs[engine->n_jobs++] = job;
-    if (engine->n_jobs > 0) refuse_all(engine, 503, "stopping", "the server is stopping");
+    cut(engine);
     return status;
 }

@@ -24,6 +24,9 @@ typedef struct serve_engine_params {
     serve_documents_params documents;
 } serve_engine_params;
 
+/* Seconds of Retry-After where the server stops. */
+#define SERVE_RETRY_STOPPING 5u
+
 typedef struct serve_engine serve_engine;
 
 /* Loads the model and builds kernels. `name`: by which requests name the model; NULL: the file's.

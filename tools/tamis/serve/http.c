@@ -4,7 +4,7 @@
 #include "serve/http.h"
 
 #include "serve/call.h"
-#include "serve/door.h"
+#include "serve/listener.h"
 #include "serve/routes.h"
 
 #include <arpa/inet.h>
@@ -19,8 +19,8 @@
 struct serve_http {
     struct MHD_Daemon *daemon;
     serve_server server; /* what calls see */
-    serve_door *door;
-    int socket; /* -1: it is the door's */
+    serve_listener *listener;
+    int socket; /* -1: it is the listener's */
     uint32_t port;
 };
 
@@ -71,7 +71,7 @@ static tamis_status listen_on(serve_http *http, const serve_http_params *params,
 static void watch(serve_http *http, struct MHD_Connection *connection, bool watched) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    if (info != NULL) serve_door_watch(http->door, info->socket_context, watched);
+    if (info != NULL) serve_listener_watch(http->listener, info->socket_context, watched);
 }
 
 static enum MHD_Result handle(void *user, struct MHD_Connection *connection, const char *url,
@@ -110,9 +110,9 @@ static void note_connection(void *user, struct MHD_Connection *connection, void 
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (begins)
-        *state = info != NULL ? serve_door_enter(http->door, info->connect_fd) : NULL;
+        *state = info != NULL ? serve_listener_enter(http->listener, info->connect_fd) : NULL;
     else
-        serve_door_leave(http->door, *state);
+        serve_listener_leave(http->listener, *state);
     pthread_mutex_lock(&metrics->lock);
     metrics->connections += begins ? 1 : -1;
     pthread_mutex_unlock(&metrics->lock);
@@ -123,7 +123,7 @@ static void keep_quiet(void *user, const char *format, va_list arguments) {
     (void)user, (void)format, (void)arguments;
 }
 
-/* The door limits connections. The library's own limit must never be reached: in 0.9.75 its thread then
+/* The listener limits connections. The library's own limit must never be reached: in 0.9.75 its thread then
  * keeps a lock, for which it waits at once. */
 static struct MHD_Daemon *start(serve_http *http, const serve_http_params *params) {
     return MHD_start_daemon(
@@ -149,11 +149,11 @@ tamis_status serve_http_open(const serve_http_params *params, const serve_access
                                   .body_bytes = params->body_bytes};
     tamis_status status = listen_on(http, params, error);
     if (status != TAMIS_OK) return status;
-    http->door = serve_door_open(http->socket, params->connections, params->seconds);
-    if (http->door == NULL) return cli_no_memory(error);
+    http->listener = serve_listener_open(http->socket, params->connections, params->seconds);
+    if (http->listener == NULL) return cli_no_memory(error);
     http->socket = -1;
     http->daemon = start(http, params);
-    if (http->daemon == NULL || !serve_door_start(http->door, http->daemon))
+    if (http->daemon == NULL || !serve_listener_start(http->listener, http->daemon))
         return cli_error(error, TAMIS_E_IO, "%s port %u: the HTTP library does not start: %s",
                          params->host, http->port, strerror(errno));
     return TAMIS_OK;
@@ -164,7 +164,7 @@ uint32_t serve_http_port(const serve_http *http) {
 }
 
 void serve_http_quiesce(serve_http *http) {
-    serve_door_shut(http->door);
+    serve_listener_shut(http->listener);
 }
 
 /* Requests whose answers are being sent. */
@@ -179,9 +179,9 @@ void serve_http_close(serve_http **out, double seconds) {
     if (http == NULL) return;
     while (http->daemon != NULL && has_calls(http) && cli_seconds() < end)
         nanosleep(&moment, NULL);
-    if (http->door != NULL) serve_door_stop(http->door);
+    if (http->listener != NULL) serve_listener_stop(http->listener);
     if (http->daemon != NULL) MHD_stop_daemon(http->daemon);
-    serve_door_close(http->door);
+    serve_listener_close(http->listener);
     if (http->socket >= 0) close(http->socket);
     free(http);
     *out = NULL;

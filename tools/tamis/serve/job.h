@@ -29,7 +29,8 @@ typedef struct serve_job {
     char *out;                         /* what is to be sent */
     size_t bytes, sent, room;
 
-    struct serve_blended *documents; /* the engine's own, as the next two */
+    double begun; /* cli_seconds; the engine's own, as the next three */
+    struct serve_blended *documents;
     struct serve_choice *choices;
     uint32_t n_choices;
     struct serve_job *next;

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "serve/http.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -174,9 +175,17 @@ static bool is_stored(const serve_flags *f) {
     return f->place.folder != NULL || f->place.redis != NULL;
 }
 
+static uint32_t or_default(uint32_t given, uint32_t otherwise) {
+    return given != CLI_UNSET ? given : otherwise;
+}
+
 /* The first flag that belongs to a store, where there is none. */
 static const char *without_store(const serve_flags *f) {
     if (f->store_memory != NULL) return "--store-memory";
+    if (f->store_dtype != CLI_UNSET) return "--store-dtype";
+    if (f->blend != CLI_UNSET) return "--blend";
+    if (f->blend_tokens != CLI_UNSET) return "--blend-tokens";
+    if (f->page_tokens != CLI_UNSET) return "--prefix-page";
     if (f->share != NULL) return "--share";
     if (f->trials != NULL) return "--trials";
     if (f->unchecked) return "--unchecked";
@@ -188,11 +197,13 @@ static bool choose_blend(const serve_flags *f, serve_documents_params *out) {
     const char *name = serve_command.name;
     float percent = 15;
     tamis_error error = {0};
-    if (tamis_blend_selector_parse(blends[f->blend], &out->selector, &error) != TAMIS_OK)
+    if (tamis_blend_selector_parse(blends[or_default(f->blend, 0)], &out->selector, &error) !=
+        TAMIS_OK)
         return cli_fail(name, "--blend: %s", error.text) == CLI_OK;
     const bool whole = out->selector == TAMIS_BLEND_ALL || out->selector == TAMIS_BLEND_NONE;
     if (f->share != NULL && whole)
-        return cli_fail(name, "--share: is given, but %s has none", blends[f->blend]) == CLI_OK;
+        return cli_fail(name, "--share: is given, but %s has none",
+                        blends[or_default(f->blend, 0)]) == CLI_OK;
     if (f->share != NULL &&
         !cli_decimal(name, "--share", f->share, (cli_range){0, 100, true}, &percent))
         return false;
@@ -204,9 +215,9 @@ static bool choose_documents(const serve_flags *f, tamis_eviction_kind eviction,
                              serve_documents_params *out) {
     const char *name = serve_command.name, *flag = without_store(f);
     *out = (serve_documents_params){.place = f->place,
-                                    .dtype = (tamis_dtype)f->store_dtype,
-                                    .most_tokens = f->blend_tokens,
-                                    .page_tokens = f->page_tokens,
+                                    .dtype = or_default(f->store_dtype, TAMIS_F16),
+                                    .most_tokens = or_default(f->blend_tokens, 4096),
+                                    .page_tokens = or_default(f->page_tokens, 256),
                                     .prefixes = f->prefixes != 0,
                                     .unchecked = f->unchecked != 0,
                                     .trials = f->trials,
@@ -286,12 +297,18 @@ static bool allow_connections(uint32_t connections) {
 
 static serve_engine *stopped; /* by signals */
 
-/* The next signal of either kind ends the program. */
-static void on_signal(int number) {
-    (void)number;
+/* From here on a signal of either kind ends the program. */
+static void release_signals(void) {
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
+}
+
+static void on_signal(int number) {
+    const int before = errno;
+    (void)number;
+    release_signals();
     serve_engine_stop(stopped);
+    errno = before;
 }
 
 static void catch_signals(serve_engine *engine) {
@@ -334,6 +351,7 @@ static tamis_status serve(const serve_engine_params *params, const serve_http_pa
                     serve_engine_model(engine)->no_chat);
         status = serve_engine_run(engine, closing, http, error);
     }
+    release_signals();
     serve_http_close(&http, 5);
     serve_engine_close(&engine);
     serve_metrics_close(&metrics);
@@ -354,9 +372,10 @@ static int run_command(int argc, char *const *argv) {
                      .drain = 30,
                      .dtype = TAMIS_F16,
                      .page_size = 1,
-                     .store_dtype = TAMIS_F16,
-                     .blend_tokens = 4096,
-                     .page_tokens = 256};
+                     .store_dtype = CLI_UNSET,
+                     .blend = CLI_UNSET,
+                     .blend_tokens = CLI_UNSET,
+                     .page_tokens = CLI_UNSET};
     const char *name = serve_command.name;
     serve_engine_params engine;
     serve_http_params http;

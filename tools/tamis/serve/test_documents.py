@@ -29,7 +29,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # computed: what is loaded of it is exact. The tag is a text to the vocabulary, which has no others.
 TEMPLATE = ("{% for m in messages %}{{ m.content }}{% if m.role == 'user' %}[/INST]{% endif %}"
             "{% endfor %}")
-F32 = ['--store-dtype', 'f32', '--cache-dtype', 'f32']
+CACHE = ['--cache-dtype', 'f32']
+F32 = ['--store-dtype', 'f32', *CACHE]
 REDIS_SECONDS = 1.0  # redis_timeout_ms, of which tamis serve has the default
 QUESTION = ' And the name of the man is'
 
@@ -168,7 +169,7 @@ class Test(unittest.TestCase):
         """What a server without a store answers to the same parts."""
         key = json.dumps([content, fields])
         if key not in Test.known:
-            Test.plain = Test.plain or Server(*F32)
+            Test.plain = Test.plain or Server(*CACHE)
             Test.known[key] = Test.plain.chat(content, **fields)
         return Test.known[key]
 
@@ -275,7 +276,7 @@ class Loaded(Test):
     def test_under_a_selection_and_exactly(self):
         few = ['--select', 'quest', '--budget', '64']
         server = self.serve('--store', self.store, *F32, *few)
-        sparse = Server(*F32, *few)
+        sparse = Server(*CACHE, *few)
         self.servers.append(sparse)
         asked = [document(some(1, 380)), text(QUESTION)]
         server.chat(asked)
