@@ -13,8 +13,9 @@ extern "C" {
 struct tamis_store; /* store.h, which libraries built without xxHash (TAMIS_STORE) lack */
 
 /* Runs requests over a runner, whose plan and cache it has to itself: no other steps, and no other
- * sequences that take pages, but between two of its steps those of tamis_runner_record_prefix, and of
- * tamis_runner_blend and _prefill for sequences that requests bring.
+ * sequences that take pages, but between two of its steps those of tamis_runner_record and
+ * tamis_runner_record_prefix, and those that requests bring: of tamis_runner_blend and
+ * tamis_runner_prefill, and their forks.
  * Owns the sequences of its requests. Thread-safety: as the runner's context; a server adds
  * requests between steps.
  *
