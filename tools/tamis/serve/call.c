@@ -40,8 +40,8 @@ static enum MHD_Result note_header(void *user, enum MHD_ValueKind kind, const ch
 static bool check_framing(serve_call *call) {
     framing seen = {0};
     MHD_get_connection_values(call->connection, MHD_HEADER_KIND, note_header, &seen);
-    call->unframed = seen.lengths + seen.codings > 1 || seen.hosts > 1 ||
-                     (seen.codings == 1 && !seen.chunked);
+    call->unframed =
+        seen.lengths + seen.codings > 1 || seen.hosts > 1 || (seen.codings == 1 && !seen.chunked);
     if (!call->unframed) return true;
     return serve_refuse(&call->refusal, 400, NULL, "bad_framing",
                         "Host, Content-Length and Transfer-Encoding: at most one Host, and one of "

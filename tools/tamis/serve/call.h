@@ -25,7 +25,7 @@ typedef struct serve_call {
     struct MHD_Connection *connection;
     const struct serve_route *route; /* NULL: there is none */
     char name[256];                  /* of a model, that stands in the path */
-    bool preflight, unframed; /* unframed: nobody can say where the request ends */
+    bool preflight, unframed;        /* unframed: nobody can say where the request ends */
     char *body;
     size_t bytes, room, dropped;
     uint8_t salt[16];

@@ -75,13 +75,10 @@ static enum MHD_Result answer_embeddings(serve_call *call) {
 /* The only fields that a body may have; the second one may be NULL. */
 static bool check_fields(serve_call *call, const cJSON *json, const char *a, const char *b) {
     const cJSON *field;
-    cJSON_ArrayForEach(
-        field, json) if (strcmp(field->string, a) != 0 &&
-                         (b == NULL || strcmp(field->string, b) !=
-                                           0)) return serve_refuse(&call->refusal, 400,
-                                                                   field->string, "unknown_field",
-                                                                   "unknown field '%.40s'",
-                                                                   field->string);
+    cJSON_ArrayForEach (field, json)
+        if (strcmp(field->string, a) != 0 && (b == NULL || strcmp(field->string, b) != 0))
+            return serve_refuse(&call->refusal, 400, field->string, "unknown_field",
+                                "unknown field '%.40s'", field->string);
     return true;
 }
 
@@ -136,7 +133,7 @@ static char *detokenize(serve_call *call, const cJSON *tokens) {
     const cJSON *value;
     char *bytes = NULL, *text;
     size_t count = 0;
-    cJSON_ArrayForEach(value, tokens) {
+    cJSON_ArrayForEach (value, tokens) {
         int32_t token;
         size_t n = 0;
         if (!serve_token_of(value, model, "tokens", &token, &call->refusal)) break;
