@@ -16,6 +16,12 @@ static const char *header(const serve_call *call, const char *name) {
     return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
 }
 
+/* Content-Length; 0: it is not told. */
+static unsigned long long length_of(const serve_call *call) {
+    const char *length = header(call, "Content-Length");
+    return length != NULL ? strtoull(length, NULL, 10) : 0;
+}
+
 /* ---- Headers --------------------------------------------------------------------------------- */
 
 typedef struct framing {
@@ -56,15 +62,16 @@ static bool is_json(const char *type) {
 }
 
 static bool check_body(serve_call *call) {
-    const char *type = header(call, "Content-Type"), *length = header(call, "Content-Length");
+    const char *type = header(call, "Content-Type");
+    const unsigned long long length = length_of(call);
     if (strcmp(call->route->method, "POST") != 0) return true;
     if (!is_json(type))
         return serve_refuse(&call->refusal, 415, NULL, "bad_content_type",
                             "Content-Type is '%.80s'; it must be application/json",
                             type != NULL ? type : "");
-    if (length == NULL || strtoull(length, NULL, 10) <= call->server->body_bytes) return true;
+    if (length <= call->server->body_bytes) return true;
     return serve_refuse(&call->refusal, 413, NULL, "body_too_large",
-                        "the body has %.20s bytes; %" PRIu32 " are the most", length,
+                        "the body has %llu bytes; %" PRIu32 " are the most", length,
                         call->server->body_bytes);
 }
 
@@ -114,8 +121,7 @@ serve_call *serve_call_begin(serve_server *server, struct MHD_Connection *connec
 /* A client that still sends when the connection is closed may lose the answer. So a body is read also
  * where the request is refused, unless the client waits for leave to send it, or it is far too long. */
 enum MHD_Result serve_call_greet(serve_call *call) {
-    const char *length = header(call, "Content-Length");
-    const bool endless = length != NULL && strtoull(length, NULL, 10) > DROP_MAX;
+    const bool endless = length_of(call) > DROP_MAX;
     if (call->unframed || (call->refusal.http != 0 && (endless || header(call, "Expect") != NULL)))
         return serve_call_refuse(call);
     return MHD_YES;

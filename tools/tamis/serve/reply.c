@@ -11,26 +11,6 @@
 
 #define LEAST_LOGPROB (-9999.0) /* stands for minus infinity, which JSON lacks; OpenAI's, too */
 
-char *serve_text(const char *text, size_t bytes) {
-    char *out = malloc(3 * bytes + 1), *to = out;
-    for (size_t at = 0; out != NULL && at < bytes;) {
-        const size_t n = text[at] != '\0' ? cli_utf8_character(text + at, bytes - at) : 0;
-        const size_t length = n > 0 ? n : strlen(CLI_REPLACEMENT);
-        memcpy(to, n > 0 ? text + at : CLI_REPLACEMENT, length);
-        to += length;
-        at += n > 0 ? n : 1;
-    }
-    if (out != NULL) *to = '\0';
-    return out;
-}
-
-static bool add_text(cJSON *to, const char *name, const char *text, size_t bytes) {
-    char *own = serve_text(text, bytes);
-    const bool added = own != NULL && cJSON_AddStringToObject(to, name, own) != NULL;
-    free(own);
-    return added;
-}
-
 /* ---- Probabilities --------------------------------------------------------------------------- */
 
 static double logprob_of(const serve_likely *likely) {
@@ -41,7 +21,7 @@ static bool add_token(cJSON *to, const serve_model *model, const serve_likely *l
     size_t bytes = 0;
     const char *piece = tamis_vocab_token_text(model->vocab, likely->token, &bytes);
     cJSON *list = cJSON_AddArrayToObject(to, "bytes");
-    bool made = list != NULL && add_text(to, "token", piece, bytes) &&
+    bool made = list != NULL && serve_add_text(to, "token", piece, bytes) &&
                 cJSON_AddNumberToObject(to, "logprob", logprob_of(likely)) != NULL;
     for (size_t i = 0; made && i < bytes; i++)
         made = cJSON_AddItemToArray(list, cJSON_CreateNumber((unsigned char)piece[i])) != 0;
@@ -127,7 +107,7 @@ static char *name_of(const serve_model *model, int32_t token) {
     static const char head[] = "bytes:";
     size_t bytes = 0;
     const char *piece = tamis_vocab_token_text(model->vocab, token, &bytes);
-    char *name = serve_text(piece, bytes);
+    char *name = cli_utf8_text(piece, bytes);
     if (name == NULL || (strlen(name) == bytes && memcmp(name, piece, bytes) == 0)) return name;
     free(name);
     name = malloc(sizeof head + 4 * bytes);
@@ -185,44 +165,34 @@ static bool add_logprobs(cJSON *to, const serve_choice *choice, const serve_mode
 
 /* ---- Usage ----------------------------------------------------------------------------------- */
 
-static uint64_t sum(const serve_job *job, uint64_t (*of)(const serve_choice *)) {
-    uint64_t all = 0;
-    for (uint32_t i = 0; i < job->n_choices; i++)
-        all += of(&job->choices[i]);
+typedef struct totals {
+    double prompts,
+        cached; /* tokens of each prompt once, whatever n is; its first answer's share */
+    double tokens, read, held;
+} totals;
+
+static totals count(const serve_job *job) {
+    totals all = {0};
+    for (uint32_t i = 0; i < job->n_choices; i++) {
+        const serve_choice *choice = &job->choices[i];
+        const bool first = i % job->request->n == 0;
+        all.prompts += first ? (double)choice->prompt->tokens.count : 0;
+        all.cached += first ? choice->n_cached : 0;
+        all.tokens += choice->n_tokens;
+        all.read += (double)choice->reads.read;
+        all.held += (double)choice->reads.held;
+    }
     return all;
 }
 
-static uint64_t tokens_of(const serve_choice *choice) {
-    return choice->n_tokens;
-}
-
-static uint64_t read_of(const serve_choice *choice) {
-    return choice->reads.read;
-}
-
-static uint64_t held_of(const serve_choice *choice) {
-    return choice->reads.held;
-}
-
-/* Of each prompt once, whatever n is: its tokens, and those that its first answer shared. */
-static void count_prompts(const serve_job *job, double *tokens, double *cached) {
-    *tokens = *cached = 0;
-    for (uint32_t i = 0; i < job->n_choices; i += job->request->n) {
-        *tokens += (double)job->choices[i].prompt->tokens.count;
-        *cached += job->choices[i].n_cached;
-    }
-}
-
 static bool add_usage(cJSON *to, const serve_job *job) {
-    double prompts = 0, cached = 0;
-    const double tokens = (double)sum(job, tokens_of);
-    count_prompts(job, &prompts, &cached);
+    const totals all = count(job);
     cJSON *usage = cJSON_AddObjectToObject(to, "usage");
-    return cJSON_AddNumberToObject(usage, "prompt_tokens", prompts) != NULL &&
-           cJSON_AddNumberToObject(usage, "completion_tokens", tokens) != NULL &&
-           cJSON_AddNumberToObject(usage, "total_tokens", prompts + tokens) != NULL &&
+    return cJSON_AddNumberToObject(usage, "prompt_tokens", all.prompts) != NULL &&
+           cJSON_AddNumberToObject(usage, "completion_tokens", all.tokens) != NULL &&
+           cJSON_AddNumberToObject(usage, "total_tokens", all.prompts + all.tokens) != NULL &&
            cJSON_AddNumberToObject(cJSON_AddObjectToObject(usage, "prompt_tokens_details"),
-                                   "cached_tokens", cached) != NULL;
+                                   "cached_tokens", all.cached) != NULL;
 }
 
 static bool add_documents(cJSON *to, const serve_job *job) {
@@ -238,15 +208,15 @@ static bool add_documents(cJSON *to, const serve_job *job) {
 static bool add_own(cJSON *to, const serve_job *job) {
     const serve_choice *first = &job->choices[0];
     const double span = first->last - first->first;
+    const totals all = count(job);
     cJSON *own = cJSON_AddObjectToObject(to, "tamis");
     if (cJSON_AddNumberToObject(own, "first_token_seconds", first->first - job->arrived) == NULL)
         return false;
     if (first->n_tokens > 1 && span > 0 &&
         cJSON_AddNumberToObject(own, "tokens_per_second", (first->n_tokens - 1) / span) == NULL)
         return false;
-    if (job->request->reads &&
-        (cJSON_AddNumberToObject(own, "pages_read", (double)sum(job, read_of)) == NULL ||
-         cJSON_AddNumberToObject(own, "pages_held", (double)sum(job, held_of)) == NULL))
+    if (job->request->reads && (cJSON_AddNumberToObject(own, "pages_read", all.read) == NULL ||
+                                cJSON_AddNumberToObject(own, "pages_held", all.held) == NULL))
         return false;
     return cJSON_AddNumberToObject(own, "cached_tokens", first->n_cached) != NULL &&
            add_documents(own, job);
@@ -281,11 +251,12 @@ static bool add_said(cJSON *to, const serve_choice *choice, size_t end, bool chu
     const char *text = answer->bytes > 0 ? answer->text + choice->told : "";
     const size_t bytes = end - choice->told;
     if (choice->job->request->endpoint == SERVE_COMPLETIONS)
-        return add_text(to, "text", text, bytes);
+        return serve_add_text(to, "text", text, bytes);
     cJSON *said = cJSON_AddObjectToObject(to, chunk ? "delta" : "message");
-    if (chunk) return bytes == 0 ? said != NULL : add_text(said, "content", text, bytes);
+    if (chunk) return bytes == 0 ? said != NULL : serve_add_text(said, "content", text, bytes);
     return cJSON_AddStringToObject(said, "role", "assistant") != NULL &&
-           add_text(said, "content", text, bytes) && cJSON_AddNullToObject(said, "refusal") != NULL;
+           serve_add_text(said, "content", text, bytes) &&
+           cJSON_AddNullToObject(said, "refusal") != NULL;
 }
 
 static bool add_choice(cJSON *choices, const serve_choice *choice, const serve_model *model,

@@ -16,8 +16,4 @@ void serve_reply_end(serve_job *job, const serve_model *model);
 /* The job ends without its answers. */
 void serve_reply_refuse(serve_job *job, const serve_refusal *refusal);
 
-/* Bytes as a text for JSON: U+FFFD stands for what is no UTF-8, and for NUL. For the caller to free;
- * NULL without memory. */
-char *serve_text(const char *text, size_t bytes);
-
 #endif

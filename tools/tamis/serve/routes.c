@@ -2,6 +2,7 @@
 /* Every path and what answers it. */
 #include "serve/routes.h"
 
+#include "cli/utf8.h"
 #include "serve/page.h"
 #include "serve/prompt.h"
 #include "serve/reply.h"
@@ -144,7 +145,7 @@ static char *detokenize(serve_call *call, const cJSON *tokens) {
         memcpy(bytes + count, piece, n);
         count += n;
     }
-    text = call->refusal.http == 0 ? serve_text(bytes, count) : NULL;
+    text = call->refusal.http == 0 ? cli_utf8_text(bytes, count) : NULL;
     if (text == NULL && call->refusal.http == 0) serve_refuse_memory(&call->refusal);
     free(bytes);
     return text;
