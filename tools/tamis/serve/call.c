@@ -90,11 +90,9 @@ static bool check_access(serve_call *call) {
 
 static void check(serve_call *call, const char *method, const char *url) {
     if (!check_framing(call)) return;
-    if (call->preflight) {
-        check_access(call);
-        if (call->refusal.http == 0 && (call->origin[0] == '\0' || !serve_route_has(url)))
-            serve_refuse(&call->refusal, 405, NULL, NULL,
-                         "OPTIONS is answered to other origins alone");
+    if (call->preflight) { /* OPTIONS is a method to other origins alone */
+        if (check_access(call) && (call->origin[0] == '\0' || serve_route_allows(url) == NULL))
+            serve_route_find(method, url, &call->refusal);
         return;
     }
     serve_refusal unknown = {0};
@@ -186,6 +184,8 @@ static bool add_headers(const serve_call *call, struct MHD_Response *response, c
            MHD_add_response_header(response, "X-Content-Type-Options", "nosniff") &&
            MHD_add_response_header(response, "Content-Security-Policy", policy) &&
            (call->refusal.wait == 0 || MHD_add_response_header(response, "Retry-After", seconds)) &&
+           (call->refusal.allow == NULL ||
+            MHD_add_response_header(response, "Allow", call->refusal.allow)) &&
            (!call->unframed || MHD_add_response_header(response, "Connection", "close")) &&
            (call->refusal.http != 401 ||
             MHD_add_response_header(response, "WWW-Authenticate", "Bearer")) &&

@@ -183,13 +183,17 @@ static bool make_part(cli_prompt *prompt, serve_refusal *refusal) {
     return true;
 }
 
+bool serve_tokenize(const char *text, const serve_model *model, const char *param, uint32_t flags,
+                    cli_tokens *out, serve_refusal *refusal) {
+    tamis_error error = {0};
+    const tamis_status status = cli_tokenize(model->vocab, text, strlen(text), flags, out, &error);
+    return status == TAMIS_OK || refuse_error(&error, status, param, refusal);
+}
+
 static bool take_text(const char *text, const serve_model *model, cli_prompt *prompt,
                       serve_refusal *refusal) {
-    tamis_error error = {0};
-    const tamis_status status = cli_tokenize(model->vocab, text, strlen(text), TAMIS_ENCODE_ADD_BOS,
-                                             &prompt->tokens, &error);
-    if (status != TAMIS_OK) return refuse_error(&error, status, "prompt", refusal);
-    return make_part(prompt, refusal);
+    return serve_tokenize(text, model, "prompt", TAMIS_ENCODE_ADD_BOS, &prompt->tokens, refusal) &&
+           make_part(prompt, refusal);
 }
 
 static bool take_tokens(const cJSON *list, const serve_model *model, cli_prompt *prompt,

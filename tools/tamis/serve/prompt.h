@@ -15,5 +15,8 @@ bool serve_prompts_of(const cJSON *prompt, const serve_model *model, serve_reque
 /* A token by its number. `param` is the field. */
 bool serve_token_of(const cJSON *value, const serve_model *model, const char *param, int32_t *out,
                     serve_refusal *refusal);
+/* The tokens of a text; `flags` are those of tamis_vocab_encode. `param` is the field. */
+bool serve_tokenize(const char *text, const serve_model *model, const char *param, uint32_t flags,
+                    cli_tokens *out, serve_refusal *refusal);
 
 #endif

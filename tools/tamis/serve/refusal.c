@@ -28,7 +28,7 @@ bool serve_refuse_memory(serve_refusal *refusal) {
 static const char *type_of(unsigned http) {
     if (http == 401) return "authentication_error";
     if (http == 403) return "permission_error";
-    return http < 500 && http != 429 ? "invalid_request_error" : "server_error";
+    return http < 500 ? "invalid_request_error" : "server_error";
 }
 
 bool serve_add_text(cJSON *to, const char *name, const char *text, size_t bytes) {

@@ -45,12 +45,18 @@ static bool add_entry(cJSON *to, const serve_entry *entry, const serve_model *mo
     return made;
 }
 
-/* The list as it is, without a copy: the choice outlives the object. */
-static bool add_listed(cJSON *to, const serve_choice *choice) {
-    cJSON *list = cJSON_CreateStringReference(choice->listed);
-    if (list == NULL) return false;
-    list->type = cJSON_Raw | cJSON_IsReference;
-    return cJSON_AddItemToObject(to, "content", list);
+/* Takes the item, which may be NULL. */
+static bool add_item(cJSON *to, const char *name, cJSON *item) {
+    if (item != NULL && cJSON_AddItemToObject(to, name, item)) return true;
+    cJSON_Delete(item);
+    return false;
+}
+
+/* JSON as it is, without a copy: it must outlive the object. */
+static bool add_json(cJSON *to, const char *name, const char *json) {
+    cJSON *item = cJSON_CreateStringReference(json);
+    if (item != NULL) item->type = cJSON_Raw | cJSON_IsReference;
+    return add_item(to, name, item);
 }
 
 static bool add_entries(cJSON *to, const serve_choice *choice, const serve_model *model) {
@@ -64,7 +70,8 @@ static bool add_entries(cJSON *to, const serve_choice *choice, const serve_model
 /* {"content": [entries]} */
 static cJSON *chat_logprobs(const serve_choice *choice, const serve_model *model) {
     cJSON *root = cJSON_CreateObject();
-    if ((choice->listed != NULL ? add_listed(root, choice) : add_entries(root, choice, model)) &&
+    if ((choice->listed != NULL ? add_json(root, "content", choice->listed)
+                                : add_entries(root, choice, model)) &&
         cJSON_AddNullToObject(root, "refusal") != NULL)
         return root;
     cJSON_Delete(root);
@@ -160,7 +167,7 @@ static bool add_logprobs(cJSON *to, const serve_choice *choice, const serve_mode
         return cJSON_AddNullToObject(to, "logprobs") != NULL;
     cJSON *made = request->endpoint == SERVE_CHAT ? chat_logprobs(choice, model)
                                                   : text_logprobs(choice, model);
-    return made != NULL && cJSON_AddItemToObject(to, "logprobs", made);
+    return add_item(to, "logprobs", made);
 }
 
 /* ---- Usage ----------------------------------------------------------------------------------- */
@@ -386,11 +393,11 @@ void serve_reply_end(serve_job *job, const serve_model *model) {
 
 void serve_reply_refuse(serve_job *job, const serve_refusal *refusal) {
     char *text = serve_refusal_json(refusal);
-    if (text != NULL && job->request->stream) {
-        if (!send_event(job, text)) serve_job_write(job, "", 0);
-    } else if (text != NULL) {
+    /* Without memory it ends all the same, and nothing says why. */
+    if (text != NULL && job->request->stream)
+        send_event(job, text);
+    else if (text != NULL)
         serve_job_write(job, text, strlen(text));
-    }
     free(text);
     serve_job_end(job, refusal->http, refusal->wait);
 }

@@ -87,17 +87,16 @@ static bool check_fields(serve_call *call, const cJSON *json, const char *a, con
 static void tokenize(serve_call *call, const cJSON *json, cli_tokens *tokens) {
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(json, "content");
     const cJSON *special = cJSON_GetObjectItemCaseSensitive(json, "add_special");
-    tamis_error error = {0};
+    const uint32_t flags = cJSON_IsTrue(special) ? TAMIS_ENCODE_ADD_BOS : 0;
     if (!check_fields(call, json, "content", "add_special")) return;
     if (!cJSON_IsString(content)) {
         serve_refuse(&call->refusal, 400, "content", NULL, "content: must be a text");
     } else if (special != NULL && !cJSON_IsBool(special)) {
         serve_refuse(&call->refusal, 400, "add_special", NULL,
                      "add_special: must be true or false");
-    } else if (cli_tokenize(
-                   call->server->model->vocab, content->valuestring, strlen(content->valuestring),
-                   cJSON_IsTrue(special) ? TAMIS_ENCODE_ADD_BOS : 0, tokens, &error) != TAMIS_OK) {
-        serve_refuse(&call->refusal, 400, "content", NULL, "%s", error.text);
+    } else {
+        serve_tokenize(content->valuestring, call->server->model, "content", flags, tokens,
+                       &call->refusal);
     }
 }
 
@@ -273,11 +272,13 @@ const serve_route *serve_route_find(const char *method, const char *path, serve_
     const char *asked = strcmp(method, "HEAD") == 0 ? "GET" : method;
     for (size_t i = 0; i < N_ROUTES; i++)
         if (is_at(&routes[i], path) && strcmp(routes[i].method, asked) == 0) return &routes[i];
-    if (serve_route_has(path))
+    const char *allowed = serve_route_allows(path);
+    if (allowed != NULL)
         serve_refuse(refusal, 405, NULL, NULL, "%.20s %.80s: the method is not known", method,
                      path);
     else
         serve_refuse(refusal, 404, NULL, NULL, "%.20s %.80s: there is no such path", method, path);
+    refusal->allow = allowed;
     return NULL;
 }
 
@@ -285,10 +286,12 @@ unsigned serve_route_place(const serve_route *route) {
     return route != NULL ? (unsigned)(route - routes) : SERVE_PATHS - 1;
 }
 
-bool serve_route_has(const char *path) {
+/* No path has both. */
+const char *serve_route_allows(const char *path) {
     for (size_t i = 0; i < N_ROUTES; i++)
-        if (is_at(&routes[i], path)) return true;
-    return false;
+        if (is_at(&routes[i], path))
+            return strcmp(routes[i].method, "GET") == 0 ? "GET, HEAD" : "POST";
+    return NULL;
 }
 
 const char *serve_route_rest(const serve_route *route, const char *path) {

@@ -186,6 +186,8 @@ class Http(Case):
                 ('GET', '/v1/models/', 404), ('GET', '//', 404), ('GET', '/health/', 404)):
             answer = self.server.ask(path, method=method, body=b'{}' if method != 'GET' else None)
             self.assertEqual((answer.status, len(answer.error)), (status, 4), (method, path))
+            allowed = 'POST' if path == TEXT else 'GET, HEAD'
+            self.assertEqual(answer.headers['Allow'], allowed if status == 405 else None)
         for path in ('/', '/page.css', '/page.js', '/health', '/metrics', '/v1/models'):
             got, head = self.server.ask(path), self.server.ask(path, method='HEAD')
             self.assertEqual((got.status, head.status, head.body), (200, 200, b''))
@@ -334,7 +336,7 @@ class Keys(Case):
             answer = self.asked(TEXT, None, method='OPTIONS', headers={**asks, 'Origin': origin})
             self.assertEqual(answer.status, 403)
             self.assertIsNone(answer.headers['Access-Control-Allow-Origin'])
-        self.assertEqual(self.asked('/frob', None, method='OPTIONS', headers=asks).status, 405)
+        self.assertEqual(self.asked('/frob', None, method='OPTIONS', headers=asks).status, 404)
         self.assertEqual(self.asked('/health', None, headers={'Host': 'box.lan:80'}).status, 200)
 
     def test_starts(self):
