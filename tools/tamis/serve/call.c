@@ -191,6 +191,7 @@ static bool add_headers(const serve_call *call, struct MHD_Response *response, c
             MHD_add_response_header(response, "WWW-Authenticate", "Bearer")) &&
            (call->origin[0] == '\0' ||
             (MHD_add_response_header(response, "Access-Control-Allow-Origin", call->origin) &&
+             MHD_add_response_header(response, "Access-Control-Expose-Headers", "Retry-After") &&
              MHD_add_response_header(response, "Vary", "Origin")));
 }
 
@@ -224,12 +225,12 @@ enum MHD_Result serve_call_refuse(serve_call *call) {
 }
 
 static enum MHD_Result answer_preflight(serve_call *call) {
+    const char *headers = serve_access_headers(header(call, "Access-Control-Request-Headers"));
     struct MHD_Response *response =
         MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
     if (response != NULL &&
         (!MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST") ||
-         !MHD_add_response_header(response, "Access-Control-Allow-Headers",
-                                  "Authorization, Content-Type") ||
+         !MHD_add_response_header(response, "Access-Control-Allow-Headers", headers) ||
          !MHD_add_response_header(response, "Access-Control-Max-Age", "600"))) {
         MHD_destroy_response(response);
         response = NULL;

@@ -323,14 +323,22 @@ class Keys(Case):
         answer = self.asked('/v1/models', 'Bearer first-key', headers=site)
         self.assertEqual((answer.status, answer.headers['Access-Control-Allow-Origin'],
                           answer.headers['Vary']), (200, site['Origin'], 'Origin'))
+        self.assertEqual(answer.headers['Access-Control-Expose-Headers'], 'Retry-After')
         self.assertEqual(self.asked('/v1/models', None, headers=site)
                          .headers['Access-Control-Allow-Origin'], site['Origin'])
         asks = {**site, 'Access-Control-Request-Method': 'POST',
-                'Access-Control-Request-Headers': 'authorization,content-type'}
+                'Access-Control-Request-Headers': 'authorization,content-type,x-stainless-os'}
         answer = self.asked(TEXT, None, method='OPTIONS', headers=asks)
         self.assertEqual((answer.status, answer.body), (204, b''))
         self.assertEqual(answer.headers['Access-Control-Allow-Origin'], site['Origin'])
-        self.assertIn('Authorization', answer.headers['Access-Control-Allow-Headers'])
+        # OpenAI's package for JavaScript sends headers of its own.
+        plain = 'Authorization, Content-Type'
+        for asked, told in ((asks['Access-Control-Request-Headers'],) * 2, ('x-a, X-b',) * 2,
+                            ('x: y', plain), ('x\xe9', plain), ('', plain), (None, plain)):
+            answer = self.asked(TEXT, None, method='OPTIONS',
+                                headers={**asks, 'Access-Control-Request-Headers': asked})
+            self.assertEqual((answer.status, answer.headers['Access-Control-Allow-Headers']),
+                             (204, told))
         self.assertIn('POST', answer.headers['Access-Control-Allow-Methods'])
         for origin in ('http://example.org', 'https://example.org:8443', 'https://x.example.org'):
             answer = self.asked(TEXT, None, method='OPTIONS', headers={**asks, 'Origin': origin})
