@@ -2,6 +2,7 @@
 /* HTTP requests, from their headers to their answers. */
 #include "serve/call.h"
 
+#include "cli/clock.h"
 #include "serve/routes.h"
 
 #include <inttypes.h>
@@ -111,6 +112,7 @@ serve_call *serve_call_begin(serve_server *server, struct MHD_Connection *connec
     atomic_fetch_add(&server->calls, 1);
     call->server = server;
     call->connection = connection;
+    call->began = cli_seconds();
     call->preflight = strcmp(method, "OPTIONS") == 0;
     check(call, method, url);
     return call;

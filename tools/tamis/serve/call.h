@@ -23,6 +23,7 @@ typedef struct serve_server {
 typedef struct serve_call {
     serve_server *server;
     struct MHD_Connection *connection;
+    double began;                    /* when the headers had come; cli_seconds */
     const struct serve_route *route; /* NULL: there is none */
     char name[256];                  /* of a model, that stands in the path */
     bool preflight, unframed;        /* unframed: nobody can say where the request ends */

@@ -38,11 +38,13 @@ static void submit(serve_call *call, serve_request *request) {
     if (job == NULL) {
         serve_request_free(request);
         serve_refuse_memory(&call->refusal);
-    } else if (serve_engine_submit(call->server->engine, job, &call->refusal)) {
-        call->job = job;
-    } else {
-        serve_job_release(job);
+        return;
     }
+    job->arrived = call->began; /* its body and its tokens have taken time, too */
+    if (serve_engine_submit(call->server->engine, job, &call->refusal))
+        call->job = job;
+    else
+        serve_job_release(job);
 }
 
 static enum MHD_Result generate(serve_call *call, serve_endpoint endpoint) {
