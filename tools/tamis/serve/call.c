@@ -10,8 +10,9 @@
 #include <string.h>
 #include <strings.h>
 
-#define DROP_MAX   ((size_t)64 << 20)  /* of a body that is refused, which is read all the same */
-#define BODIES_MAX ((size_t)256 << 20) /* of all bodies that are held, unless it is but one */
+#define DROP_MAX  ((size_t)64 << 20)  /* of a body that is refused, which is read all the same */
+#define HELD_MAX  ((size_t)256 << 20) /* of all bodies and answers, unless it is but one */
+#define SMALL_MAX ((size_t)16 << 10) /* of an answer that is sent whatever is held, as errors are */
 
 static const char *header(const serve_call *call, const char *name) {
     return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
@@ -127,11 +128,22 @@ enum MHD_Result serve_call_greet(serve_call *call) {
     return MHD_YES;
 }
 
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* Whether a text of so many bytes has room beside those of others. False: refused. */
+static bool has_room(serve_call *call, size_t others, size_t bytes) {
+    if (others == 0 || others + bytes <= HELD_MAX) return true;
+    serve_refuse(&call->refusal, 503, NULL, "busy",
+                 "the bodies and answers of other requests take %zu bytes", others);
+    call->refusal.wait = 1;
+    return false;
+}
+
 /* ---- The body -------------------------------------------------------------------------------- */
 
 static void free_body(serve_call *call) {
     free(call->body);
-    call->server->bodies -= call->room;
+    call->server->held -= call->room;
     call->body = NULL;
     call->bytes = call->room = 0;
 }
@@ -147,16 +159,11 @@ static bool make_room(serve_call *call, size_t bytes) {
     size_t room = 2 * (call->bytes + bytes);
     if (call->bytes + bytes <= call->room) return true;
     if (room > server->body_bytes) room = server->body_bytes;
-    const size_t others = server->bodies - call->room;
-    if (others > 0 && others + room > BODIES_MAX) {
-        serve_refuse(&call->refusal, 503, NULL, "busy",
-                     "the bodies of other requests take %zu bytes", others);
-        call->refusal.wait = 1;
-        return false;
-    }
+    const size_t others = server->held - call->room;
+    if (!has_room(call, others, room)) return false;
     char *body = realloc(call->body, room);
     if (body == NULL) return serve_refuse_memory(&call->refusal);
-    server->bodies = others + room;
+    server->held = others + room;
     call->body = body;
     call->room = room;
     return true;
@@ -208,22 +215,33 @@ static enum MHD_Result queue(serve_call *call, unsigned http, struct MHD_Respons
     return queued;
 }
 
-enum MHD_Result serve_call_send(serve_call *call, unsigned http, const char *type, const char *text,
+enum MHD_Result serve_call_send(serve_call *call, unsigned http, const char *type, char *text,
+                                size_t bytes) {
+    free_body(call); /* it has been read */
+    if (bytes > SMALL_MAX && !has_room(call, call->server->held, bytes)) {
+        free(text);
+        return MHD_YES;
+    }
+    call->answered = bytes;
+    call->server->held += bytes;
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(bytes, text, MHD_RESPMEM_MUST_FREE);
+    if (response == NULL) free(text);
+    return queue(call, http, response, type);
+}
+
+enum MHD_Result serve_call_show(serve_call *call, unsigned http, const char *type, const char *text,
                                 size_t bytes) {
     return queue(
         call, http,
-        MHD_create_response_from_buffer(bytes, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY),
+        MHD_create_response_from_buffer(bytes, (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT),
         type);
 }
 
 enum MHD_Result serve_call_refuse(serve_call *call) {
     char *text = serve_refusal_json(&call->refusal);
-    const enum MHD_Result sent =
-        text == NULL
-            ? MHD_NO
-            : serve_call_send(call, call->refusal.http, "application/json", text, strlen(text));
-    free(text);
-    return sent;
+    if (text == NULL) return MHD_NO;
+    return serve_call_send(call, call->refusal.http, "application/json", text, strlen(text));
 }
 
 static enum MHD_Result answer_preflight(serve_call *call) {
@@ -257,12 +275,15 @@ static enum MHD_Result answer_whole(serve_call *call) {
     if (serve_job_wait(job, true)) return MHD_YES;
     pthread_mutex_lock(&job->lock);
     const bool gone = job->gone;
-    struct MHD_Response *response =
-        gone ? NULL : MHD_create_response_from_buffer(job->bytes, job->out, MHD_RESPMEM_MUST_COPY);
-    const unsigned http = job->http;
+    char *text = job->out;
+    const size_t bytes = job->bytes;
+    job->out = NULL;
+    job->bytes = job->room = 0;
     call->refusal.wait = job->retry_after;
     pthread_mutex_unlock(&job->lock);
-    return gone ? MHD_NO : queue(call, http, response, "application/json");
+    if (!gone) return serve_call_send(call, job->http, "application/json", text, bytes);
+    free(text);
+    return MHD_NO;
 }
 
 enum MHD_Result serve_call_answer(serve_call *call) {
@@ -270,9 +291,9 @@ enum MHD_Result serve_call_answer(serve_call *call) {
     if (call->preflight) return answer_preflight(call);
     enum MHD_Result done = call->job == NULL ? call->route->answer(call) : MHD_YES;
     free_body(call);
-    if (call->refusal.http != 0) return serve_call_refuse(call);
-    if (call->job == NULL) return done;
-    return call->job->request->stream ? answer_stream(call) : answer_whole(call);
+    if (call->job != NULL && call->refusal.http == 0)
+        done = call->job->request->stream ? answer_stream(call) : answer_whole(call);
+    return call->refusal.http != 0 ? serve_call_refuse(call) : done;
 }
 
 void serve_call_end(serve_call *call) {
@@ -283,6 +304,7 @@ void serve_call_end(serve_call *call) {
         serve_job_release(call->job);
     }
     free_body(call);
+    call->server->held -= call->answered;
     atomic_fetch_sub(&call->server->calls, 1);
     free(call);
 }

@@ -20,9 +20,7 @@ static enum MHD_Result send_json(serve_call *call, unsigned http, cJSON *root, b
         serve_refuse_memory(&call->refusal);
         return MHD_YES;
     }
-    const enum MHD_Result sent = serve_call_send(call, http, JSON, text, strlen(text));
-    free(text);
-    return sent;
+    return serve_call_send(call, http, JSON, text, strlen(text));
 }
 
 /* The body's object for the caller; NULL: refused. */
@@ -129,6 +127,9 @@ static enum MHD_Result answer_tokenize(serve_call *call) {
     return send_json(call, 200, root, made);
 }
 
+/* A short number may stand for a token of hundreds of bytes: the text, too, is bounded. */
+#define TEXT_MAX ((size_t)4 << 20)
+
 /* The bytes of all tokens, which may be no UTF-8 by themselves. */
 static char *detokenize(serve_call *call, const cJSON *tokens) {
     const serve_model *model = call->server->model;
@@ -140,6 +141,11 @@ static char *detokenize(serve_call *call, const cJSON *tokens) {
         size_t n = 0;
         if (!serve_token_of(value, model, "tokens", &token, &call->refusal)) break;
         const char *piece = tamis_vocab_token_text(model->vocab, token, &n);
+        if (count + n > TEXT_MAX) {
+            serve_refuse(&call->refusal, 400, "tokens", NULL,
+                         "tokens: their text has more than %zu bytes", TEXT_MAX);
+            break;
+        }
         char *longer = realloc(bytes, count + n + 1);
         if (longer == NULL && !serve_refuse_memory(&call->refusal)) break;
         bytes = longer;
@@ -204,7 +210,7 @@ static enum MHD_Result answer_model(serve_call *call) {
 static enum MHD_Result answer_health(serve_call *call) {
     const bool ready = serve_engine_is_ready(call->server->engine);
     const char *text = ready ? "{\"status\":\"ok\"}" : "{\"status\":\"stopping\"}";
-    return serve_call_send(call, ready ? 200 : 503, JSON, text, strlen(text));
+    return serve_call_show(call, ready ? 200 : 503, JSON, text, strlen(text));
 }
 
 static enum MHD_Result answer_metrics(serve_call *call);
@@ -212,17 +218,17 @@ static enum MHD_Result answer_metrics(serve_call *call);
 /* ---- The page -------------------------------------------------------------------------------- */
 
 static enum MHD_Result answer_page(serve_call *call) {
-    return serve_call_send(call, 200, "text/html; charset=utf-8", serve_page_html,
+    return serve_call_show(call, 200, "text/html; charset=utf-8", serve_page_html,
                            serve_page_html_bytes);
 }
 
 static enum MHD_Result answer_style(serve_call *call) {
-    return serve_call_send(call, 200, "text/css; charset=utf-8", serve_page_css,
+    return serve_call_show(call, 200, "text/css; charset=utf-8", serve_page_css,
                            serve_page_css_bytes);
 }
 
 static enum MHD_Result answer_script(serve_call *call) {
-    return serve_call_send(call, 200, "text/javascript; charset=utf-8", serve_page_js,
+    return serve_call_show(call, 200, "text/javascript; charset=utf-8", serve_page_js,
                            serve_page_js_bytes);
 }
 
@@ -257,10 +263,7 @@ static enum MHD_Result answer_metrics(serve_call *call) {
         serve_refuse_memory(&call->refusal);
         return MHD_YES;
     }
-    const enum MHD_Result sent =
-        serve_call_send(call, 200, "text/plain; version=0.0.4", text, strlen(text));
-    free(text);
-    return sent;
+    return serve_call_send(call, 200, "text/plain; version=0.0.4", text, strlen(text));
 }
 
 static bool is_at(const serve_route *route, const char *path) {
