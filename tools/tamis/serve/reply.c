@@ -309,6 +309,8 @@ static bool add_null_usage(cJSON *root, const serve_job *job) {
 }
 
 void serve_reply_begin(serve_job *job, const serve_model *model) {
+    for (uint32_t i = 1; i < job->n_choices; i++) /* a whole answer has the reads of one */
+        job->choices[i].reads.untold = !job->request->stream;
     if (!job->request->stream || job->request->endpoint != SERVE_CHAT) return;
     for (uint32_t i = 0; i < job->n_choices; i++) {
         cJSON *root = begin(job, model, true);
@@ -325,11 +327,8 @@ void serve_reply_begin(serve_job *job, const serve_model *model) {
 }
 
 static bool add_reads(cJSON *root, serve_choice *choice) {
-    cJSON *told = choice->job->request->reads ? serve_reads_take(&choice->reads) : NULL;
-    if (told == NULL) return true;
-    if (cJSON_AddItemToObject(cJSON_AddObjectToObject(root, "tamis"), "reads", told)) return true;
-    cJSON_Delete(told);
-    return false;
+    const char *told = serve_reads_take(&choice->reads);
+    return told == NULL || add_json(cJSON_AddObjectToObject(root, "tamis"), "reads", told);
 }
 
 void serve_reply_more(serve_choice *choice, const serve_model *model) {
@@ -359,10 +358,8 @@ static void end_stream(serve_job *job, const serve_model *model) {
 }
 
 static bool add_all_reads(cJSON *root, serve_job *job) {
-    if (!job->request->reads) return true;
-    cJSON *own = cJSON_GetObjectItemCaseSensitive(root, "tamis");
-    cJSON *told = serve_reads_take(&job->choices[0].reads);
-    return told == NULL || cJSON_AddItemToObject(own, "reads", told);
+    const char *told = serve_reads_take(&job->choices[0].reads);
+    return told == NULL || add_json(cJSON_GetObjectItemCaseSensitive(root, "tamis"), "reads", told);
 }
 
 static void end_whole(serve_job *job, const serve_model *model) {

@@ -6,7 +6,7 @@
 #include "serve/choice.h"
 #include "serve/model.h"
 
-/* Of a stream: what comes before the first token. Without memory each of these gives the job up. */
+/* Of a stream: what comes before the first token. Of a whole answer: what is not kept. Without memory each of these gives the job up. */
 void serve_reply_begin(serve_job *job, const serve_model *model);
 /* Of a stream: what has not been told yet of an answer, and why it ended. Of a whole answer: its
  * probabilities are kept as text. */

@@ -438,6 +438,8 @@ class Equal(unittest.TestCase):
             asked = {'prompt': prompt, 'temperature': 0, 'max_tokens': 64}
             exact = server.good(TEXT, **asked, exact=True)['choices'][0]['text']
             part = server.good(TEXT, **asked, reads=True)
+            streamed = server.ask(TEXT, **asked, reads=True, stream=True).events
+            both = server.good(TEXT, **asked, reads=True, n=2)['tamis']
             for connection, response in others:
                 response.read()
                 connection.close()
@@ -445,6 +447,10 @@ class Equal(unittest.TestCase):
         self.assertNotEqual(exact, part['choices'][0]['text'])
         own = part['tamis']
         self.assertLess(own['pages_read'], own['pages_held'] / 4)
+        told = [token for event in streamed for token in event.get('tamis', {}).get('reads', [])]
+        self.assertEqual(told[-63:], own['reads'][-63:])
+        self.assertEqual(both['reads'][-63:], told[-63:])
+        self.assertGreater(both['pages_read'], 1.9 * own['pages_read'])
         # The first token comes of the prompt, which is read exactly.
         self.assertIn(len(own['reads']), (63, 64))
         for i, token in enumerate(own['reads']):
