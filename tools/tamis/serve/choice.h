@@ -25,6 +25,7 @@ typedef struct serve_choice {
     size_t told; /* bytes of the answer that the client has been told of */
     serve_entry *entries;
     size_t n_entries, entries_told, entry_room;
+    size_t entries_ready; /* of which the text is ready, too */
     char *listed; /* of a whole chat answer: its entries as a list of JSON; NULL: none yet */
     size_t listed_bytes, listed_room;
     serve_reads reads;

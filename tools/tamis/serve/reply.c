@@ -62,7 +62,7 @@ static bool add_json(cJSON *to, const char *name, const char *json) {
 static bool add_entries(cJSON *to, const serve_choice *choice, const serve_model *model) {
     cJSON *content = cJSON_AddArrayToObject(to, "content");
     bool made = content != NULL;
-    for (size_t i = choice->entries_told; made && i < choice->n_entries; i++)
+    for (size_t i = choice->entries_told; made && i < choice->entries_ready; i++)
         made = add_entry(add_object(content), &choice->entries[i], model);
     return made;
 }
@@ -95,7 +95,7 @@ static bool list(serve_choice *choice, const char *text) {
  * take 15 KB for each token, and all other answers would wait for them. */
 static bool list_entries(serve_choice *choice, const serve_model *model) {
     bool listed = true;
-    for (size_t i = 0; listed && i < choice->n_entries; i++) {
+    for (size_t i = 0; listed && i < choice->entries_ready; i++) {
         cJSON *entry = cJSON_CreateObject();
         char *text =
             add_entry(entry, &choice->entries[i], model) ? cJSON_PrintUnformatted(entry) : NULL;
@@ -104,7 +104,11 @@ static bool list_entries(serve_choice *choice, const serve_model *model) {
         free(text);
         cJSON_Delete(entry);
     }
-    choice->n_entries = 0;
+    choice->n_entries -= choice->entries_ready;
+    if (choice->n_entries > 0)
+        memmove(choice->entries, choice->entries + choice->entries_ready,
+                choice->n_entries * sizeof *choice->entries);
+    choice->entries_ready = 0;
     return listed && (choice->finish == NULL || choice->listed == NULL || list(choice, "]"));
 }
 
@@ -146,7 +150,7 @@ static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model
     cJSON *tops = cJSON_AddArrayToObject(root, "top_logprobs");
     cJSON *offsets = cJSON_AddArrayToObject(root, "text_offset");
     bool made = tokens != NULL && logprobs != NULL && tops != NULL && offsets != NULL;
-    for (size_t i = choice->entries_told; made && i < choice->n_entries; i++) {
+    for (size_t i = choice->entries_told; made && i < choice->entries_ready; i++) {
         const serve_entry *entry = &choice->entries[i];
         char *name = name_of(model, entry->drawn.token);
         made = name != NULL && cJSON_AddItemToArray(tokens, cJSON_CreateString(name)) &&
@@ -163,7 +167,8 @@ static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model
 /* "logprobs" of what has not been told: null where they are not asked for. */
 static bool add_logprobs(cJSON *to, const serve_choice *choice, const serve_model *model) {
     const serve_request *request = choice->job->request;
-    if (!request->logprobs || (choice->listed == NULL && choice->entries_told == choice->n_entries))
+    if (!request->logprobs ||
+        (choice->listed == NULL && choice->entries_told == choice->entries_ready))
         return cJSON_AddNullToObject(to, "logprobs") != NULL;
     cJSON *made = request->endpoint == SERVE_CHAT ? chat_logprobs(choice, model)
                                                   : text_logprobs(choice, model);
@@ -331,18 +336,28 @@ static bool add_reads(cJSON *root, serve_choice *choice) {
     return told == NULL || add_json(cJSON_AddObjectToObject(root, "tamis"), "reads", told);
 }
 
+/* A token may be a part of a stop text as long as its own text is held back. */
+static void find_ready(serve_choice *choice, size_t end) {
+    size_t ready = choice->n_entries;
+    while (choice->finish == NULL && ready > choice->entries_told &&
+           choice->entries[ready - 1].offset >= end)
+        ready--;
+    choice->entries_ready = ready;
+}
+
 void serve_reply_more(serve_choice *choice, const serve_model *model) {
     serve_job *job = choice->job;
+    const size_t end = cli_answer_ready(&choice->answer, choice->finish != NULL);
+    find_ready(choice, end);
     if (!job->request->stream && job->request->endpoint == SERVE_CHAT &&
         !list_entries(choice, model))
         give_up(job);
-    const size_t end = cli_answer_ready(&choice->answer, choice->finish != NULL);
     if (!job->request->stream || (end == choice->told && choice->finish == NULL)) return;
     cJSON *root = begin(job, model, true), *choices = cJSON_AddArrayToObject(root, "choices");
     const bool made = add_choice(choices, choice, model, end, true) && add_reads(root, choice) &&
                       add_null_usage(root, job);
     choice->told = end;
-    choice->entries_told = choice->n_entries;
+    choice->entries_told = choice->entries_ready;
     send_chunk(job, root, made);
 }
 
