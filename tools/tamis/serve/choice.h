@@ -26,7 +26,9 @@ typedef struct serve_choice {
     serve_entry *entries;
     size_t n_entries, entries_told, entry_room;
     size_t entries_ready; /* of which the text is ready, too */
-    char *listed; /* of a whole chat answer: its entries as a list of JSON; NULL: none yet */
+    size_t counted,
+        characters; /* of the text's beginning: bytes, and how many characters they are */
+    char *listed;   /* of a whole chat answer: its entries as a list of JSON; NULL: none yet */
     size_t listed_bytes, listed_room;
     serve_reads reads;
     uint32_t n_tokens;   /* generated, the one that ends the answer included */

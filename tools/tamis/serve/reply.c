@@ -142,8 +142,22 @@ static bool add_top(cJSON *to, const serve_entry *entry, const serve_model *mode
     return made;
 }
 
+/* Characters of the text that is sent before the one that holds the byte at `offset`. Offsets do not
+ * fall from entry to entry. */
+static double characters_before(serve_choice *choice, size_t offset) {
+    const cli_answer *answer = &choice->answer;
+    const size_t end = cli_answer_ready(answer, choice->finish != NULL);
+    while (choice->counted < offset && choice->counted < end) {
+        const size_t n = cli_utf8_character(answer->text + choice->counted, end - choice->counted);
+        if (choice->counted + (n > 0 ? n : 1) > offset) break;
+        choice->counted += n > 0 ? n : 1; /* a byte that is none becomes U+FFFD */
+        choice->characters++;
+    }
+    return (double)choice->characters;
+}
+
 /* {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, lists of equal length */
-static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model) {
+static cJSON *text_logprobs(serve_choice *choice, const serve_model *model) {
     cJSON *root = cJSON_CreateObject();
     cJSON *tokens = cJSON_AddArrayToObject(root, "tokens");
     cJSON *logprobs = cJSON_AddArrayToObject(root, "token_logprobs");
@@ -155,7 +169,8 @@ static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model
         char *name = name_of(model, entry->drawn.token);
         made = name != NULL && cJSON_AddItemToArray(tokens, cJSON_CreateString(name)) &&
                cJSON_AddItemToArray(logprobs, cJSON_CreateNumber(logprob_of(&entry->drawn))) &&
-               cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)entry->offset)) &&
+               cJSON_AddItemToArray(offsets,
+                                    cJSON_CreateNumber(characters_before(choice, entry->offset))) &&
                add_top(add_object(tops), entry, model);
         free(name);
     }
@@ -165,7 +180,7 @@ static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model
 }
 
 /* "logprobs" of what has not been told: null where they are not asked for. */
-static bool add_logprobs(cJSON *to, const serve_choice *choice, const serve_model *model) {
+static bool add_logprobs(cJSON *to, serve_choice *choice, const serve_model *model) {
     const serve_request *request = choice->job->request;
     if (!request->logprobs ||
         (choice->listed == NULL && choice->entries_told == choice->entries_ready))
@@ -271,8 +286,8 @@ static bool add_said(cJSON *to, const serve_choice *choice, size_t end, bool chu
            cJSON_AddNullToObject(said, "refusal") != NULL;
 }
 
-static bool add_choice(cJSON *choices, const serve_choice *choice, const serve_model *model,
-                       size_t end, bool chunk) {
+static bool add_choice(cJSON *choices, serve_choice *choice, const serve_model *model, size_t end,
+                       bool chunk) {
     cJSON *one = add_object(choices);
     return cJSON_AddNumberToObject(one, "index", choice->index) != NULL &&
            add_said(one, choice, end, chunk) && add_logprobs(one, choice, model) &&

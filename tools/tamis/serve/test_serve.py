@@ -259,6 +259,11 @@ class Characters(Case):
             self.assertEqual(text_of(events), whole['text'])
             self.assertRegex(whole['text'], '[\u00e9\ufffd]')
             told = [e['choices'][0]['logprobs'] for e in events]
+            # Offsets count characters: a token that begins one shows it there.
+            for token, at in zip(whole['logprobs']['tokens'], whole['logprobs']['text_offset']):
+                shown = whole['text'][at:at + 1]
+                self.assertTrue(shown > '\x7f' or shown == '' if token.startswith('bytes:')
+                                else shown == token, (token, shown))
             for name, values in whole['logprobs'].items():
                 self.assertEqual([v for some in told if some for v in some[name]], values)
             # Tokens that are no characters have names of their own.
