@@ -28,6 +28,28 @@ bool serve_token_of(const cJSON *value, const serve_model *model, const char *pa
     return true;
 }
 
+uint32_t serve_longest_token(const tamis_vocab *vocab) {
+    const uint32_t count = tamis_vocab_describe(vocab)->n_tokens;
+    size_t longest = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        size_t bytes = 0;
+        tamis_vocab_token_text(vocab, (int32_t)i, &bytes);
+        if (bytes > longest) longest = bytes;
+    }
+    return (uint32_t)longest;
+}
+
+/* What cannot fit is refused before it costs time: all connections wait for a template and for the
+ * cutting into tokens. */
+static bool check_bytes(size_t bytes, const serve_model *model, const char *param,
+                        serve_refusal *refusal) {
+    const size_t longest = model->longest_token;
+    if (longest == 0 || bytes <= ((size_t)model->context + 1) * longest) return true;
+    return serve_refuse(refusal, 400, param, "context_length_exceeded",
+                        "%s: %zu bytes are at least %zu tokens; %u are the most", param, bytes,
+                        (bytes + longest - 1) / longest, model->context);
+}
+
 /* ---- Messages -------------------------------------------------------------------------------- */
 
 /* A message's text as it grows part by part. */
@@ -152,13 +174,16 @@ bool serve_prompt_of_messages(const cJSON *json, const serve_model *model, cli_p
     said *texts = calloc(count, sizeof *texts);
     bool read = messages != NULL && texts != NULL ? true : serve_refuse_memory(refusal);
     const cJSON *message = read ? json->child : NULL;
+    size_t bytes = 0;
     for (size_t i = 0; read && i < count; i++, message = message->next) {
         /* A template may put nothing between the documents of two messages. */
         texts[i].last = i > 0 ? texts[i - 1].last : 0;
         read = read_message(message, i, &messages[i], &texts[i], refusal);
+        bytes += texts[i].bytes;
     }
     tamis_error error = {0};
     tamis_status status = TAMIS_OK;
+    read = read && check_bytes(bytes, model, "messages", refusal);
     if (read) status = cli_template_messages(&model->chat, messages, count, prompt, &error);
     if (status != TAMIS_OK) read = refuse_error(&error, status, "messages", refusal);
     for (size_t i = 0; texts != NULL && i < count; i++) {
@@ -185,8 +210,10 @@ static bool make_part(cli_prompt *prompt, serve_refusal *refusal) {
 
 bool serve_tokenize(const char *text, const serve_model *model, const char *param, uint32_t flags,
                     cli_tokens *out, serve_refusal *refusal) {
+    const size_t bytes = strlen(text);
     tamis_error error = {0};
-    const tamis_status status = cli_tokenize(model->vocab, text, strlen(text), flags, out, &error);
+    if (!check_bytes(bytes, model, param, refusal)) return false;
+    const tamis_status status = cli_tokenize(model->vocab, text, bytes, flags, out, &error);
     return status == TAMIS_OK || refuse_error(&error, status, param, refusal);
 }
 

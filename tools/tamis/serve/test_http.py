@@ -139,6 +139,9 @@ class Refusals(Case):
                      {'prompt': 'x' * 500, 'max_tokens': 14}, code=code)
         self.refused(400, 'tokens; 512 are the most', CHAT, code=code,
                      fields={'messages': [{'role': 'user', 'content': 'x' * 600}]})
+        for path, fields in ((TEXT, {'prompt': 'x' * 3000000}),
+                             (CHAT, {'messages': [{'role': 'user', 'content': '[A]' * 999999}]})):
+            self.refused(400, 'tokens; 512 are the most', path, fields, code=code)
         for n in (500, 512):
             answer = self.server.good(TEXT, prompt='x' * n, max_tokens=513 - n)
             self.assertEqual(answer['usage']['total_tokens'], 513)
