@@ -429,6 +429,34 @@ static bool says(const cli_message *message) {
     return false;
 }
 
+/* Documents that are not all white space: bytes of one have one number, which is `least` or above. */
+static size_t count_documents(const char *text, const uint8_t *numbers, size_t bytes,
+                              uint8_t least) {
+    size_t count = 0;
+    bool counted = false;
+    for (size_t i = 0; numbers != NULL && i < bytes; i++) {
+        if (i > 0 && numbers[i] != numbers[i - 1]) counted = false;
+        if (counted || numbers[i] < least || is_space(text[i])) continue;
+        counted = true;
+        count++;
+    }
+    return count;
+}
+
+static tamis_status check_documents(const cli_message *messages, size_t count,
+                                    const jinja_result *r, tamis_error *error) {
+    const size_t said = count_documents(r->text, r->origins, r->bytes, OF_DOCUMENT);
+    size_t given = 0;
+    for (size_t i = 0; i < count; i++)
+        given += count_documents(messages[i].text, messages[i].documents, messages[i].bytes, 1);
+    if (said >= given) return TAMIS_OK;
+    return cli_error(error, TAMIS_E_ARGUMENT,
+                     "the file's chat template leaves out %zu of %zu documents", given - said,
+                     given);
+}
+
+/* One that is left out is not missed where another one is said that has the same number, which is as
+ * far away as OF_MESSAGE_MAX. Nor is a document where the template says another one twice. */
 static tamis_status check_all_said(const cli_message *messages, size_t count, const jinja_result *r,
                                    tamis_error *error) {
     for (size_t i = 0; i < count; i++)
@@ -438,7 +466,7 @@ static tamis_status check_all_said(const cli_message *messages, size_t count, co
                              "the file's chat template leaves out what message %zu says, of role "
                              "%s",
                              i, messages[i].role);
-    return TAMIS_OK;
+    return check_documents(messages, count, r, error);
 }
 
 static tamis_status render_messages(const cli_chat *chat, const cli_message *messages, size_t count,

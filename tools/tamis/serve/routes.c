@@ -130,27 +130,31 @@ static enum MHD_Result answer_tokenize(serve_call *call) {
 /* A short number may stand for a token of hundreds of bytes: the text, too, is bounded. */
 #define TEXT_MAX ((size_t)4 << 20)
 
+/* Adds a token's bytes. False: refused. */
+static bool add_piece(serve_call *call, const cJSON *value, char **bytes, size_t *count) {
+    const serve_model *model = call->server->model;
+    int32_t token;
+    size_t n = 0;
+    if (!serve_token_of(value, model, "tokens", &token, &call->refusal)) return false;
+    const char *piece = tamis_vocab_token_text(model->vocab, token, &n);
+    if (*count + n > TEXT_MAX)
+        return serve_refuse(&call->refusal, 400, "tokens", NULL,
+                            "tokens: their text has more than %zu bytes", TEXT_MAX);
+    char *longer = realloc(*bytes, *count + n + 1);
+    if (longer == NULL) return serve_refuse_memory(&call->refusal);
+    *bytes = longer;
+    memcpy(longer + *count, piece, n);
+    *count += n;
+    return true;
+}
+
 /* The bytes of all tokens, which may be no UTF-8 by themselves. */
 static char *detokenize(serve_call *call, const cJSON *tokens) {
-    const serve_model *model = call->server->model;
     const cJSON *value;
     char *bytes = NULL, *text;
     size_t count = 0;
     cJSON_ArrayForEach (value, tokens) {
-        int32_t token;
-        size_t n = 0;
-        if (!serve_token_of(value, model, "tokens", &token, &call->refusal)) break;
-        const char *piece = tamis_vocab_token_text(model->vocab, token, &n);
-        if (count + n > TEXT_MAX) {
-            serve_refuse(&call->refusal, 400, "tokens", NULL,
-                         "tokens: their text has more than %zu bytes", TEXT_MAX);
-            break;
-        }
-        char *longer = realloc(bytes, count + n + 1);
-        if (longer == NULL && !serve_refuse_memory(&call->refusal)) break;
-        bytes = longer;
-        memcpy(bytes + count, piece, n);
-        count += n;
+        if (!add_piece(call, value, &bytes, &count)) break;
     }
     text = call->refusal.http == 0 ? cli_utf8_text(bytes, count) : NULL;
     if (text == NULL && call->refusal.http == 0) serve_refuse_memory(&call->refusal);

@@ -662,9 +662,10 @@ def answers():
     """So have answers that nobody reads, with the bodies."""
     with Server(needle, '--body-limit', '16M') as server:
         body, clients = {'tokens': [1] * (4 << 20)}, []  # each an escape of JSON's
+        asked = request(body, '/detokenize')
         while not clients or b' 200 ' in clients[-1].got:
             clients.append(server.connect(room=4096))
-            clients[-1].send(request(body, '/detokenize'))
+            clients[-1].send(asked)
             clients[-1].read_to(b'\r\n\r\n')
         size = int(re.search(rb'Content-Length: (\d+)', clients[0].got)[1])
         assert size * len(clients[1:]) in range(200 << 20, (256 << 20) + 1), (len(clients), size)
@@ -674,7 +675,7 @@ def answers():
             client.close()
         wait(lambda: server.metric('connections') == 1, 3)
         last = server.connect()
-        last.send(request(body, '/detokenize'))
+        last.send(asked)
         last.read_to(b' 200 ')
         last.close()
         body['tokens'].append(1)
