@@ -106,7 +106,7 @@ static bool add_part(said *to, const cJSON *part, const char *where, serve_refus
     if (!cJSON_IsString(text))
         return serve_refuse(refusal, 400, where, NULL, "%s: a part of type %s has no \"text\"",
                             where, type->valuestring);
-    cJSON_ArrayForEach (field, part)
+    cJSON_ArrayForEach(field, part)
         if (field != type && field != text && !cJSON_IsNull(field))
             return serve_refuse(refusal, 400, where, NULL, "%s: unknown field '%.40s' of a part",
                                 where, field->string);
@@ -123,7 +123,7 @@ static bool add_content(said *to, const cJSON *content, const char *where, serve
         return serve_refuse(refusal, 400, where, NULL, "%s: has %d parts; %d are the most", where,
                             cJSON_GetArraySize(content), PARTS_MAX);
     if (!add_text(to, "", false, refusal)) return false;
-    cJSON_ArrayForEach (part, content)
+    cJSON_ArrayForEach(part, content)
         if (!add_part(to, part, where, refusal)) return false;
     return true;
 }
@@ -149,7 +149,7 @@ static bool read_message(const cJSON *message, size_t i, cli_message *out, said 
         return serve_refuse(refusal, 400, where, NULL,
                             "%s: role '%.40s' must be system, developer, user or assistant", where,
                             role->valuestring);
-    cJSON_ArrayForEach (field, message)
+    cJSON_ArrayForEach(field, message)
         if (field != role && field != content && !says_nothing(field))
             return serve_refuse(refusal, 400, where, "unsupported_field",
                                 "%s: field '%.40s' is not supported", where, field->string);
@@ -228,7 +228,7 @@ static bool take_tokens(const cJSON *list, const serve_model *model, cli_prompt 
     const cJSON *value;
     prompt->tokens.ids = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof(int32_t));
     if (prompt->tokens.ids == NULL) return serve_refuse_memory(refusal);
-    cJSON_ArrayForEach (value, list) {
+    cJSON_ArrayForEach(value, list) {
         if (!serve_token_of(value, model, "prompt", &prompt->tokens.ids[prompt->tokens.count],
                             refusal))
             return false;

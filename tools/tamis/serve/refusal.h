@@ -8,11 +8,11 @@
 #include <stddef.h>
 
 typedef struct serve_refusal {
-    unsigned http;  /* the status; 0: there is none */
-    unsigned wait;  /* seconds for Retry-After; 0: it is not sent */
+    unsigned http;     /* the status; 0: there is none */
+    unsigned wait;     /* seconds for Retry-After; 0: it is not sent */
     const char *allow; /* the methods of a path that has another one; NULL: it is not sent */
-    char param[64]; /* the field; "": of none */
-    char code[32];  /* a word for programs; "": none */
+    char param[64];    /* the field; "": of none */
+    char code[32];     /* a word for programs; "": none */
     char text[512];
 } serve_refusal;
 

@@ -73,11 +73,11 @@ cJSON *serve_parse(const char *body, size_t bytes, serve_refusal *refusal) {
 bool serve_check_names(const cJSON *object, serve_refusal *refusal) {
     const cJSON *a, *b;
     int count = 0;
-    cJSON_ArrayForEach (a, object)
+    cJSON_ArrayForEach(a, object)
         if (++count > 64 || strlen(a->string) > NAME_MAX_BYTES)
             return serve_refuse(refusal, 400, NULL, "unknown_field", "unknown field '%.40s'",
                                 a->string);
-    cJSON_ArrayForEach (a, object)
+    cJSON_ArrayForEach(a, object)
         for (b = a->next; b != NULL; b = b->next)
             if (strcmp(a->string, b->string) == 0)
                 return serve_refuse(refusal, 400, a->string, NULL, "%s: stands there twice",
@@ -152,7 +152,7 @@ static bool read_stream_options(reader *r, const cJSON *value) {
     const cJSON *field;
     if (!cJSON_IsObject(value))
         return serve_refuse(r->refusal, 400, r->name, NULL, "%s: must be an object", r->name);
-    cJSON_ArrayForEach (field, value) {
+    cJSON_ArrayForEach(field, value) {
         if (cJSON_IsNull(field) || strcmp(field->string, "include_obfuscation") == 0) continue;
         if (strcmp(field->string, "include_usage") != 0)
             return serve_refuse(r->refusal, 400, r->name, "unknown_field",
@@ -180,7 +180,7 @@ static bool add_stop(reader *r, const cJSON *value) {
 static bool read_stop(reader *r, const cJSON *value) {
     const cJSON *one;
     if (!cJSON_IsArray(value)) return add_stop(r, value);
-    cJSON_ArrayForEach (one, value)
+    cJSON_ArrayForEach(one, value)
         if (!add_stop(r, one)) return false;
     return true;
 }
@@ -244,7 +244,7 @@ static bool read_bias(reader *r, const cJSON *value) {
                             "%s: must be an object of at most %d tokens", r->name, BIASES_MAX);
     request->biases = calloc((size_t)count + 1, sizeof *request->biases);
     if (request->biases == NULL) return serve_refuse_memory(r->refusal);
-    cJSON_ArrayForEach (field, value) {
+    cJSON_ArrayForEach(field, value) {
         serve_bias *bias = &request->biases[request->n_biases++];
         char *end = field->string;
         const bool digits = field->string[0] >= '0' && field->string[0] <= '9';
@@ -448,7 +448,7 @@ bool serve_request_read(const cJSON *json, serve_endpoint endpoint, const serve_
     reader r = {json, model, q, refusal, ""};
     const cJSON *value;
     if (!set_defaults(q, refusal)) return false;
-    cJSON_ArrayForEach (value, json)
+    cJSON_ArrayForEach(value, json)
         if (!read_field(&r, value)) return false;
     if (q->max_new == 0 && endpoint == SERVE_COMPLETIONS) q->max_new = 16;
     q->exact &= model->sparse; /* else all tokens do */

@@ -76,7 +76,7 @@ static enum MHD_Result answer_embeddings(serve_call *call) {
 /* The only fields that a body may have; the second one may be NULL. */
 static bool check_fields(serve_call *call, const cJSON *json, const char *a, const char *b) {
     const cJSON *field;
-    cJSON_ArrayForEach (field, json)
+    cJSON_ArrayForEach(field, json)
         if (strcmp(field->string, a) != 0 && (b == NULL || strcmp(field->string, b) != 0))
             return serve_refuse(&call->refusal, 400, field->string, "unknown_field",
                                 "unknown field '%.40s'", field->string);
@@ -153,7 +153,7 @@ static char *detokenize(serve_call *call, const cJSON *tokens) {
     const cJSON *value;
     char *bytes = NULL, *text;
     size_t count = 0;
-    cJSON_ArrayForEach (value, tokens) {
+    cJSON_ArrayForEach(value, tokens) {
         if (!add_piece(call, value, &bytes, &count)) break;
     }
     text = call->refusal.http == 0 ? cli_utf8_text(bytes, count) : NULL;
