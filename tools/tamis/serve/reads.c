@@ -46,7 +46,8 @@ static void draw(const serve_reads *reads, uint32_t layer, char digits[SERVE_BIN
     digits[bins] = '\0';
 }
 
-/* Room for a token's text and the list's end. */
+/* What is told is text from the start: as objects of cJSON it would take many times as much, and all
+ * other answers would wait while it is printed. Room for a token's text and the list's end. */
 static bool make_room(serve_reads *reads) {
     const size_t bytes = reads->told_bytes + sizeof ",{\"of\":4294967295,\"layers\":[]}]" +
                          reads->n_layers * (SERVE_BINS + sizeof "\"\",");

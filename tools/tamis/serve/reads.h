@@ -27,8 +27,7 @@ void serve_reads_close(serve_reads *reads);
 /* The pages that a token's row has read of a lane that has `of`. */
 void serve_reads_add(serve_reads *reads, uint32_t layer, const uint32_t *pages, uint32_t n,
                      uint32_t of);
-/* The newest token has read all that it reads: {"of", "layers"} is added to what is told, as text, for
- * objects of cJSON would take much more, and be printed all at once. A layer is a
+/* The newest token has read all that it reads: {"of", "layers"} is added to what is told. A layer is a
  * text of min(of, SERVE_BINS) digits, one for each bin of consecutive pages: 0, no KV head has read a
  * page of it, to 9, all have read all. False without memory. */
 bool serve_reads_end_token(serve_reads *reads);
