@@ -161,19 +161,33 @@ static bool is_special(const tamis_vocab *vocab, int32_t token, const char *text
     return kind == TAMIS_TOKEN_CONTROL;
 }
 
+static tamis_status add_special(specials *to, special one, tamis_error *error) {
+    if (to->count == to->room) {
+        const size_t room = 2 * to->room + 64;
+        special *larger = realloc(to->all, room * sizeof(*larger));
+        if (larger == NULL) return cli_no_memory(error);
+        to->all = larger;
+        to->room = room;
+    }
+    to->all[to->count++] = one;
+    return TAMIS_OK;
+}
+
+/* The one that has this text; NULL: none has. */
+static const special *find_special(const specials *s, const char *text, size_t bytes) {
+    for (size_t i = 0; i < s->count; i++)
+        if (s->all[i].bytes == bytes && memcmp(s->all[i].text, text, bytes) == 0) return &s->all[i];
+    return NULL;
+}
+
 static tamis_status find_specials(const tamis_vocab *vocab, specials *out, tamis_error *error) {
     const int32_t count = (int32_t)tamis_vocab_describe(vocab)->n_tokens;
     for (int32_t i = 0; i < count; i++) {
         size_t bytes = 0;
         const char *text = tamis_vocab_token_text(vocab, i, &bytes);
         if (!is_special(vocab, i, text, bytes)) continue;
-        if (out->count == out->room) {
-            out->room = 2 * out->room + 64;
-            special *larger = realloc(out->all, out->room * sizeof(*larger));
-            if (larger == NULL) return cli_no_memory(error);
-            out->all = larger;
-        }
-        out->all[out->count++] = (special){text, bytes, i, false};
+        const tamis_status status = add_special(out, (special){text, bytes, i, false}, error);
+        if (status != TAMIS_OK) return status;
     }
     return TAMIS_OK;
 }
@@ -226,40 +240,57 @@ static size_t plain_tag_at(const char *at, size_t left) {
     return n + 1 < left && n > 3 && at[n] == '>' && at[n + 1] == '>' ? n + 2 : 0;
 }
 
-/* A tag that is no token. In the template's own text one that was meant as a token is missing. In
- * somebody's words one that the template has, too, could not be told from the template's. */
-static tamis_status check_tag(const cli_chat *chat, const specials *s, const jinja_result *r,
+#define TAG_MAX 64 /* bytes of a longer one are only words */
+
+/* The tags of the file's template that are no tokens. They are few, and looked at before all tokens
+ * are: somebody's words may be millions of tags. */
+static tamis_status find_tags(const cli_chat *chat, const specials *s, specials *tags,
+                              tamis_error *error) {
+    const char *template = tamis_vocab_chat_template(chat->vocab);
+    const size_t length = strlen(template);
+    tamis_status status = TAMIS_OK;
+    for (size_t at = 0; at < length && status == TAMIS_OK; at++) {
+        const char *text = template + at;
+        const size_t bytes = plain_tag_at(text, length - at);
+        if (bytes > 0 && bytes < TAG_MAX && find_special(tags, text, bytes) == NULL &&
+            find_special(s, text, bytes) == NULL)
+            status = add_special(tags, (special){text, bytes, -1, false}, error);
+    }
+    return status;
+}
+
+/* In the template's own text a tag that was meant as a token is missing. In somebody's words one that
+ * the template has, too, could not be told from the template's. */
+static tamis_status check_tag(const specials *s, const specials *tags, const jinja_result *r,
                               size_t at, size_t bytes, tamis_error *error) {
-    char tag[64];
-    const bool own = r->origins[at] == JINJA_TEMPLATE, marked = r->text[at + 1] == '|';
-    if (bytes >= sizeof(tag)) return TAMIS_OK;
-    memcpy(tag, r->text + at, bytes);
-    tag[bytes] = '\0';
-    for (size_t i = 0; i < s->count; i++)
-        if (s->all[i].bytes == bytes && memcmp(s->all[i].text, tag, bytes) == 0) return TAMIS_OK;
-    if (own && marked)
+    const char *text = r->text + at;
+    const bool own = r->origins[at] == JINJA_TEMPLATE, marked = text[1] == '|';
+    if (bytes >= TAG_MAX) return TAMIS_OK;
+    if (own && marked && find_special(s, text, bytes) == NULL)
         return cli_error(
             error, TAMIS_E_UNSUPPORTED,
             "the file's chat template needs the token '%s', which the vocabulary lacks",
-            show(tag, bytes).text);
-    if (own || strstr(tamis_vocab_chat_template(chat->vocab), tag) == NULL) return TAMIS_OK;
+            show(text, bytes).text);
+    if (own || find_special(tags, text, bytes) == NULL) return TAMIS_OK;
     return cli_error(error, TAMIS_E_ARGUMENT,
                      "the text holds '%s', a tag of the file's chat template",
-                     show(tag, bytes).text);
+                     show(text, bytes).text);
 }
 
 /* Marks the tokens that the template uses, and looks at all other tags. */
 static tamis_status check_tags(const cli_chat *chat, const specials *s, const jinja_result *r,
                                tamis_error *error) {
-    for (size_t at = 0; at < r->bytes;) {
+    specials tags = {0};
+    tamis_status status = find_tags(chat, s, &tags, error);
+    for (size_t at = 0; at < r->bytes && status == TAMIS_OK;) {
         special *found = special_at(s, r, at);
         const size_t tag = found == NULL ? plain_tag_at(r->text + at, r->bytes - at) : 0;
-        const tamis_status status = tag > 0 ? check_tag(chat, s, r, at, tag, error) : TAMIS_OK;
-        if (status != TAMIS_OK) return status;
+        if (tag > 0) status = check_tag(s, &tags, r, at, tag, error);
         if (found != NULL) found->used = true;
         at += found != NULL ? found->bytes : 1;
     }
-    return TAMIS_OK;
+    free(tags.all);
+    return status;
 }
 
 /* A user-defined token is found in any text, and a normal one may be what its text is cut into. */
@@ -398,6 +429,34 @@ static bool says(const cli_message *message) {
     return false;
 }
 
+/* Documents that are not all white space: bytes of one have one number, which is `least` or above. */
+static size_t count_documents(const char *text, const uint8_t *numbers, size_t bytes,
+                              uint8_t least) {
+    size_t count = 0;
+    bool counted = false;
+    for (size_t i = 0; numbers != NULL && i < bytes; i++) {
+        if (i > 0 && numbers[i] != numbers[i - 1]) counted = false;
+        if (counted || numbers[i] < least || is_space(text[i])) continue;
+        counted = true;
+        count++;
+    }
+    return count;
+}
+
+static tamis_status check_documents(const cli_message *messages, size_t count,
+                                    const jinja_result *r, tamis_error *error) {
+    const size_t said = count_documents(r->text, r->origins, r->bytes, OF_DOCUMENT);
+    size_t given = 0;
+    for (size_t i = 0; i < count; i++)
+        given += count_documents(messages[i].text, messages[i].documents, messages[i].bytes, 1);
+    if (said >= given) return TAMIS_OK;
+    return cli_error(error, TAMIS_E_ARGUMENT,
+                     "the file's chat template leaves out %zu of %zu documents", given - said,
+                     given);
+}
+
+/* One that is left out is not missed where another one is said that has the same number, which is as
+ * far away as OF_MESSAGE_MAX. Nor is a document where the template says another one twice. */
 static tamis_status check_all_said(const cli_message *messages, size_t count, const jinja_result *r,
                                    tamis_error *error) {
     for (size_t i = 0; i < count; i++)
@@ -407,7 +466,7 @@ static tamis_status check_all_said(const cli_message *messages, size_t count, co
                              "the file's chat template leaves out what message %zu says, of role "
                              "%s",
                              i, messages[i].role);
-    return TAMIS_OK;
+    return check_documents(messages, count, r, error);
 }
 
 static tamis_status render_messages(const cli_chat *chat, const cli_message *messages, size_t count,

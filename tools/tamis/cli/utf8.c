@@ -40,20 +40,22 @@ size_t cli_utf8_unfinished(const char *text, size_t bytes) {
     return 0;
 }
 
-char *cli_utf8_repaired(const char *text) {
-    size_t left = strlen(text);
-    char *out = malloc(3 * left + 1), *to = out;
+char *cli_utf8_text(const char *text, size_t bytes) {
+    char *out = malloc(3 * bytes + 1), *to = out;
     if (out == NULL) return NULL;
-    while (left > 0) {
-        const size_t n = cli_utf8_character(text, left), taken = n > 0 ? n : 1;
+    for (size_t at = 0; at < bytes;) {
+        const size_t n = text[at] != '\0' ? cli_utf8_character(text + at, bytes - at) : 0;
         const size_t length = n > 0 ? n : strlen(CLI_REPLACEMENT);
-        memcpy(to, n > 0 ? text : CLI_REPLACEMENT, length);
+        memcpy(to, n > 0 ? text + at : CLI_REPLACEMENT, length);
         to += length;
-        text += taken;
-        left -= taken;
+        at += n > 0 ? n : 1;
     }
     *to = '\0';
     return out;
+}
+
+char *cli_utf8_repaired(const char *text) {
+    return cli_utf8_text(text, strlen(text));
 }
 
 void cli_utf8_warn(const char *name, const char *text, size_t bytes) {

@@ -12,8 +12,10 @@ size_t cli_utf8_character(const char *text, size_t bytes);
 /* Bytes at the end of a text that are the beginning of a character and not all of it; 0 for what can
  * become none. */
 size_t cli_utf8_unfinished(const char *text, size_t bytes);
-/* A text with U+FFFD in the place of each byte that is no UTF-8, for the caller to free. NULL without
- * memory. */
+/* Bytes as a text with U+FFFD in the place of each that is no UTF-8, and of NUL, for the caller to
+ * free. NULL without memory. */
+char *cli_utf8_text(const char *text, size_t bytes);
+/* The same of a text that ends with NUL. */
 char *cli_utf8_repaired(const char *text);
 
 /* Warns on stderr of a text that is not UTF-8: its name, where the first such byte is, its value. */

@@ -168,3 +168,11 @@ bool serve_access_origin(const serve_access *access, const char *origin, const c
            serve_refuse(refusal, 403, NULL, "bad_origin",
                         "Origin '%.80s' is not let in (--cors-origin names more)", origin);
 }
+
+const char *serve_access_headers(const char *asked) {
+    static const char names[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "!#$%&'*+-.^_`|~, ";
+    return asked != NULL && asked[0] != '\0' && asked[strspn(asked, names)] == '\0'
+               ? asked
+               : "Authorization, Content-Type";
+}

@@ -34,5 +34,8 @@ bool serve_access_host(const serve_access *access, const char *host, serve_refus
  * Access-Control-Allow-Origin is sent. */
 bool serve_access_origin(const serve_access *access, const char *origin, const char *host,
                          bool *cross, serve_refusal *refusal);
+/* What a preflight is told for Access-Control-Allow-Headers: the names that it asks for (NULL: none),
+ * as far as they are names. Clients send more than they need, as OpenAI's X-Stainless-*. */
+const char *serve_access_headers(const char *asked);
 
 #endif

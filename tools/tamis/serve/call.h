@@ -16,18 +16,20 @@ typedef struct serve_server {
     serve_metrics *metrics;
     serve_model *model;
     uint32_t body_bytes;
-    size_t bodies;     /* bytes of bodies that are held now; the connections' own */
+    size_t held;       /* bytes of bodies and answers that are held now; the connections' own */
     atomic_uint calls; /* that have not ended */
 } serve_server;
 
 typedef struct serve_call {
     serve_server *server;
     struct MHD_Connection *connection;
+    double began;                    /* when the headers had come; cli_seconds */
     const struct serve_route *route; /* NULL: there is none */
     char name[256];                  /* of a model, that stands in the path */
-    bool preflight, unframed; /* unframed: nobody can say where the request ends */
+    bool preflight, unframed;        /* unframed: nobody can say where the request ends */
     char *body;
     size_t bytes, room, dropped;
+    size_t answered; /* bytes of the answer, which are held until the client has read them */
     uint8_t salt[16];
     char origin[256]; /* to which CORS is told; "": to none */
     serve_refusal refusal;
@@ -46,8 +48,12 @@ enum MHD_Result serve_call_answer(serve_call *call);
 /* Accepts NULL. */
 void serve_call_end(serve_call *call);
 
-/* Answers with a text, which is copied, or refuses with call->refusal. */
-enum MHD_Result serve_call_send(serve_call *call, unsigned http, const char *type, const char *text,
+/* Answers with a text that is the call's from now on, or sets call->refusal: other texts take too
+ * much memory. */
+enum MHD_Result serve_call_send(serve_call *call, unsigned http, const char *type, char *text,
+                                size_t bytes);
+/* Answers with a text that is never freed. */
+enum MHD_Result serve_call_show(serve_call *call, unsigned http, const char *type, const char *text,
                                 size_t bytes);
 enum MHD_Result serve_call_refuse(serve_call *call);
 

@@ -21,11 +21,20 @@ static bool add_entry(serve_choice *choice) {
     return true;
 }
 
+/* What the answer stopped before is not told of. */
+static void drop_entries(serve_choice *choice) {
+    while (choice->n_entries > 0 &&
+           choice->entries[choice->n_entries - 1].offset >= choice->answer.bytes)
+        choice->n_entries--;
+}
+
 bool serve_choice_add(serve_choice *choice, const tamis_vocab *vocab, int32_t token, bool ends) {
     size_t bytes = 0;
     choice->n_tokens++;
     if (ends) return true;
     if (choice->job->request->logprobs && !add_entry(choice)) return false;
     const char *piece = tamis_vocab_token_text(vocab, token, &bytes);
-    return cli_answer_add(&choice->answer, piece, bytes);
+    if (!cli_answer_add(&choice->answer, piece, bytes)) return false;
+    if (choice->answer.stopped) drop_entries(choice);
+    return true;
 }

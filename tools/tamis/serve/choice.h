@@ -25,14 +25,17 @@ typedef struct serve_choice {
     size_t told; /* bytes of the answer that the client has been told of */
     serve_entry *entries;
     size_t n_entries, entries_told, entry_room;
-    char *listed; /* of a whole chat answer: its entries as a list of JSON; NULL: none yet */
+    size_t entries_ready; /* of which the text is ready, too */
+    size_t counted,
+        characters; /* of the text's beginning: bytes, and how many characters they are */
+    char *listed;   /* of a whole chat answer: its entries as a list of JSON; NULL: none yet */
     size_t listed_bytes, listed_room;
     serve_reads reads;
-    uint32_t n_tokens;             /* generated, the one that ends the answer included */
-    uint32_t n_cached;             /* of the prompt, that were not run */
-    bool brought, began;           /* brought: its sequence is a blend's */
-    const char *finish; /* "stop", "length"; NULL: it goes on */
-    double first, last; /* when its first and its newest token came; cli_seconds */
+    uint32_t n_tokens;   /* generated, the one that ends the answer included */
+    uint32_t n_cached;   /* of the prompt, that were not run */
+    bool brought, began; /* brought: its sequence is a blend's */
+    const char *finish;  /* "stop", "length"; NULL: it goes on */
+    double first, last;  /* when its first and its newest token came; cli_seconds */
 } serve_choice;
 
 /* False without memory. */

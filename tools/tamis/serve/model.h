@@ -8,6 +8,8 @@
 typedef struct serve_model {
     const char *name; /* by which requests name it */
     const tamis_vocab *vocab;
+    uint32_t
+        longest_token; /* bytes (serve_longest_token); 0: texts of any length are cut into tokens */
     uint32_t n_vocab, n_layers, n_kv_heads;
     uint32_t context;      /* tokens of a prompt and its answer */
     uint32_t most_prompt;  /* tokens of a prompt */

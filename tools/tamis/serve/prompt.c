@@ -28,6 +28,28 @@ bool serve_token_of(const cJSON *value, const serve_model *model, const char *pa
     return true;
 }
 
+uint32_t serve_longest_token(const tamis_vocab *vocab) {
+    const uint32_t count = tamis_vocab_describe(vocab)->n_tokens;
+    size_t longest = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        size_t bytes = 0;
+        tamis_vocab_token_text(vocab, (int32_t)i, &bytes);
+        if (bytes > longest) longest = bytes;
+    }
+    return (uint32_t)longest;
+}
+
+/* What cannot fit is refused before it costs time: all connections wait for a template and for the
+ * cutting into tokens. */
+static bool check_bytes(size_t bytes, const serve_model *model, const char *param,
+                        serve_refusal *refusal) {
+    const size_t longest = model->longest_token;
+    if (longest == 0 || bytes <= ((size_t)model->context + 1) * longest) return true;
+    return serve_refuse(refusal, 400, param, "context_length_exceeded",
+                        "%s: %zu bytes are at least %zu tokens; %u are the most", param, bytes,
+                        (bytes + longest - 1) / longest, model->context);
+}
+
 /* ---- Messages -------------------------------------------------------------------------------- */
 
 /* A message's text as it grows part by part. */
@@ -84,12 +106,10 @@ static bool add_part(said *to, const cJSON *part, const char *where, serve_refus
     if (!cJSON_IsString(text))
         return serve_refuse(refusal, 400, where, NULL, "%s: a part of type %s has no \"text\"",
                             where, type->valuestring);
-    cJSON_ArrayForEach(
-        field,
-        part) if (field != type && field != text &&
-                  !cJSON_IsNull(field)) return serve_refuse(refusal, 400, where, NULL,
-                                                            "%s: unknown field '%.40s' of a part",
-                                                            where, field->string);
+    cJSON_ArrayForEach(field, part)
+        if (field != type && field != text && !cJSON_IsNull(field))
+            return serve_refuse(refusal, 400, where, NULL, "%s: unknown field '%.40s' of a part",
+                                where, field->string);
     return add_text(to, text->valuestring, document, refusal);
 }
 
@@ -103,7 +123,8 @@ static bool add_content(said *to, const cJSON *content, const char *where, serve
         return serve_refuse(refusal, 400, where, NULL, "%s: has %d parts; %d are the most", where,
                             cJSON_GetArraySize(content), PARTS_MAX);
     if (!add_text(to, "", false, refusal)) return false;
-    cJSON_ArrayForEach(part, content) if (!add_part(to, part, where, refusal)) return false;
+    cJSON_ArrayForEach(part, content)
+        if (!add_part(to, part, where, refusal)) return false;
     return true;
 }
 
@@ -128,13 +149,10 @@ static bool read_message(const cJSON *message, size_t i, cli_message *out, said 
         return serve_refuse(refusal, 400, where, NULL,
                             "%s: role '%.40s' must be system, developer, user or assistant", where,
                             role->valuestring);
-    cJSON_ArrayForEach(
-        field,
-        message) if (field != role && field != content &&
-                     !says_nothing(field)) return serve_refuse(refusal, 400, where,
-                                                               "unsupported_field",
-                                                               "%s: field '%.40s' is not supported",
-                                                               where, field->string);
+    cJSON_ArrayForEach(field, message)
+        if (field != role && field != content && !says_nothing(field))
+            return serve_refuse(refusal, 400, where, "unsupported_field",
+                                "%s: field '%.40s' is not supported", where, field->string);
     if (!add_content(to, content, where, refusal)) return false;
     out->text = to->text;
     out->bytes = to->bytes;
@@ -156,13 +174,16 @@ bool serve_prompt_of_messages(const cJSON *json, const serve_model *model, cli_p
     said *texts = calloc(count, sizeof *texts);
     bool read = messages != NULL && texts != NULL ? true : serve_refuse_memory(refusal);
     const cJSON *message = read ? json->child : NULL;
+    size_t bytes = 0;
     for (size_t i = 0; read && i < count; i++, message = message->next) {
         /* A template may put nothing between the documents of two messages. */
         texts[i].last = i > 0 ? texts[i - 1].last : 0;
         read = read_message(message, i, &messages[i], &texts[i], refusal);
+        bytes += texts[i].bytes;
     }
     tamis_error error = {0};
     tamis_status status = TAMIS_OK;
+    read = read && check_bytes(bytes, model, "messages", refusal);
     if (read) status = cli_template_messages(&model->chat, messages, count, prompt, &error);
     if (status != TAMIS_OK) read = refuse_error(&error, status, "messages", refusal);
     for (size_t i = 0; texts != NULL && i < count; i++) {
@@ -187,13 +208,19 @@ static bool make_part(cli_prompt *prompt, serve_refusal *refusal) {
     return true;
 }
 
+bool serve_tokenize(const char *text, const serve_model *model, const char *param, uint32_t flags,
+                    cli_tokens *out, serve_refusal *refusal) {
+    const size_t bytes = strlen(text);
+    tamis_error error = {0};
+    if (!check_bytes(bytes, model, param, refusal)) return false;
+    const tamis_status status = cli_tokenize(model->vocab, text, bytes, flags, out, &error);
+    return status == TAMIS_OK || refuse_error(&error, status, param, refusal);
+}
+
 static bool take_text(const char *text, const serve_model *model, cli_prompt *prompt,
                       serve_refusal *refusal) {
-    tamis_error error = {0};
-    const tamis_status status = cli_tokenize(model->vocab, text, strlen(text), TAMIS_ENCODE_ADD_BOS,
-                                             &prompt->tokens, &error);
-    if (status != TAMIS_OK) return refuse_error(&error, status, "prompt", refusal);
-    return make_part(prompt, refusal);
+    return serve_tokenize(text, model, "prompt", TAMIS_ENCODE_ADD_BOS, &prompt->tokens, refusal) &&
+           make_part(prompt, refusal);
 }
 
 static bool take_tokens(const cJSON *list, const serve_model *model, cli_prompt *prompt,

@@ -2,6 +2,8 @@
 /* Pages that tokens have read, counted and put into bins. */
 #include "serve/reads.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +16,7 @@ bool serve_reads_open(serve_reads *reads, uint32_t n_layers, uint32_t n_heads,
 
 void serve_reads_close(serve_reads *reads) {
     free(reads->counts);
-    cJSON_Delete(reads->told);
+    free(reads->told);
     *reads = (serve_reads){0};
 }
 
@@ -44,25 +46,45 @@ static void draw(const serve_reads *reads, uint32_t layer, char digits[SERVE_BIN
     digits[bins] = '\0';
 }
 
-bool serve_reads_end_token(serve_reads *reads) {
-    char digits[SERVE_BINS + 1];
-    if (reads->of == 0) return true;
-    if (reads->told == NULL) reads->told = cJSON_CreateArray();
-    cJSON *token = cJSON_CreateObject(), *layers = cJSON_AddArrayToObject(token, "layers");
-    bool made = layers != NULL && cJSON_AddNumberToObject(token, "of", reads->of) != NULL;
-    for (uint32_t layer = 0; made && layer < reads->n_layers; layer++) {
-        draw(reads, layer, digits);
-        made = cJSON_AddItemToArray(layers, cJSON_CreateString(digits)) != 0;
-    }
-    made = made && reads->told != NULL && cJSON_AddItemToArray(reads->told, token);
-    if (!made) cJSON_Delete(token);
-    memset(reads->counts, 0, (size_t)reads->n_layers * reads->most_pages * sizeof *reads->counts);
-    reads->of = 0;
-    return made;
+/* What is told is text from the start: as objects of cJSON it would take many times as much, and all
+ * other answers would wait while it is printed. Room for a token's text and the list's end. */
+static bool make_room(serve_reads *reads) {
+    const size_t bytes = reads->told_bytes + sizeof ",{\"of\":4294967295,\"layers\":[]}]" +
+                         reads->n_layers * (SERVE_BINS + sizeof "\"\",");
+    if (bytes <= reads->told_room) return true;
+    char *told = realloc(reads->told, 2 * bytes);
+    if (told == NULL) return false;
+    reads->told = told;
+    reads->told_room = 2 * bytes;
+    return true;
 }
 
-cJSON *serve_reads_take(serve_reads *reads) {
-    cJSON *told = reads->told;
-    reads->told = NULL;
+static bool tell(serve_reads *reads) {
+    char digits[SERVE_BINS + 1];
+    if (!make_room(reads)) return false;
+    char *to = reads->told + reads->told_bytes;
+    to += sprintf(to, "%s{\"of\":%" PRIu32 ",\"layers\":[", reads->told_bytes == 0 ? "[" : ",",
+                  reads->of);
+    for (uint32_t layer = 0; layer < reads->n_layers; layer++) {
+        draw(reads, layer, digits);
+        to += sprintf(to, "%s\"%s\"", layer > 0 ? "," : "", digits);
+    }
+    to += sprintf(to, "]}");
+    reads->told_bytes = (size_t)(to - reads->told);
+    return true;
+}
+
+bool serve_reads_end_token(serve_reads *reads) {
+    if (reads->of == 0) return true;
+    const bool told = reads->untold || tell(reads);
+    memset(reads->counts, 0, (size_t)reads->n_layers * reads->most_pages * sizeof *reads->counts);
+    reads->of = 0;
     return told;
+}
+
+const char *serve_reads_take(serve_reads *reads) {
+    if (reads->told_bytes == 0) return NULL;
+    memcpy(reads->told + reads->told_bytes, "]", sizeof "]");
+    reads->told_bytes = 0;
+    return reads->told;
 }

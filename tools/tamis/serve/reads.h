@@ -3,8 +3,8 @@
 #ifndef SERVE_READS_H
 #define SERVE_READS_H
 
-#include <cjson/cJSON.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define SERVE_BINS 128u /* of a layer at most */
@@ -15,7 +15,9 @@ typedef struct serve_reads {
         *counts; /* [n_layers][most_pages] KV heads of which the newest token has read a page */
     uint32_t of; /* pages of the newest token's longest lane; 0: it has read nothing yet */
     uint64_t read, held; /* pages, of all tokens */
-    cJSON *told;         /* tokens that are not told yet */
+    bool untold;         /* they are counted alone */
+    char *told;          /* tokens that are not told yet, as a list of JSON; NULL: none yet */
+    size_t told_bytes, told_room;
 } serve_reads;
 
 /* Heads are KV heads. False without memory. */
@@ -29,7 +31,7 @@ void serve_reads_add(serve_reads *reads, uint32_t layer, const uint32_t *pages, 
  * text of min(of, SERVE_BINS) digits, one for each bin of consecutive pages: 0, no KV head has read a
  * page of it, to 9, all have read all. False without memory. */
 bool serve_reads_end_token(serve_reads *reads);
-/* What has not been told yet, for the caller; NULL: nothing. */
-cJSON *serve_reads_take(serve_reads *reads);
+/* What has not been told yet, good until the next token; NULL: nothing. It counts as told. */
+const char *serve_reads_take(serve_reads *reads);
 
 #endif

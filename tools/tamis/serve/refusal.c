@@ -4,10 +4,10 @@
 
 #include "cli/utf8.h"
 
-#include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool serve_refuse(serve_refusal *refusal, unsigned http, const char *param, const char *code,
                   const char *format, ...) {
@@ -28,25 +28,28 @@ bool serve_refuse_memory(serve_refusal *refusal) {
 static const char *type_of(unsigned http) {
     if (http == 401) return "authentication_error";
     if (http == 403) return "permission_error";
-    return http < 500 && http != 429 ? "invalid_request_error" : "server_error";
+    return http < 500 ? "invalid_request_error" : "server_error";
 }
 
-/* A text of the refusal may be cut within a character. */
-static bool add_text(cJSON *to, const char *name, const char *text) {
-    char *repaired = text[0] != '\0' ? cli_utf8_repaired(text) : NULL;
-    const bool added =
-        text[0] == '\0' ? cJSON_AddNullToObject(to, name) != NULL
-                        : repaired != NULL && cJSON_AddStringToObject(to, name, repaired) != NULL;
-    free(repaired);
+bool serve_add_text(cJSON *to, const char *name, const char *text, size_t bytes) {
+    char *own = cli_utf8_text(text, bytes);
+    const bool added = own != NULL && cJSON_AddStringToObject(to, name, own) != NULL;
+    free(own);
     return added;
+}
+
+/* It may be cut within a character. */
+static bool add_word(cJSON *to, const char *name, const char *text) {
+    return text[0] != '\0' ? serve_add_text(to, name, text, strlen(text))
+                           : cJSON_AddNullToObject(to, name) != NULL;
 }
 
 char *serve_refusal_json(const serve_refusal *refusal) {
     cJSON *root = cJSON_CreateObject(), *error = cJSON_AddObjectToObject(root, "error");
     char *text = NULL;
-    if (error != NULL && add_text(error, "message", refusal->text) &&
-        add_text(error, "type", type_of(refusal->http)) &&
-        add_text(error, "param", refusal->param) && add_text(error, "code", refusal->code))
+    if (error != NULL && add_word(error, "message", refusal->text) &&
+        add_word(error, "type", type_of(refusal->http)) &&
+        add_word(error, "param", refusal->param) && add_word(error, "code", refusal->code))
         text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
     return text;

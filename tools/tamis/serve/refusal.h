@@ -3,13 +3,16 @@
 #ifndef SERVE_REFUSAL_H
 #define SERVE_REFUSAL_H
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 typedef struct serve_refusal {
-    unsigned http;  /* the status; 0: there is none */
-    unsigned wait;  /* seconds for Retry-After; 0: it is not sent */
-    char param[64]; /* the field; "": of none */
-    char code[32];  /* a word for programs; "": none */
+    unsigned http;     /* the status; 0: there is none */
+    unsigned wait;     /* seconds for Retry-After; 0: it is not sent */
+    const char *allow; /* the methods of a path that has another one; NULL: it is not sent */
+    char param[64];    /* the field; "": of none */
+    char code[32];     /* a word for programs; "": none */
     char text[512];
 } serve_refusal;
 
@@ -20,5 +23,7 @@ bool serve_refuse_memory(serve_refusal *refusal);
 
 /* {"error": {"message", "type", "param", "code"}}, for the caller to free. NULL without memory. */
 char *serve_refusal_json(const serve_refusal *refusal);
+/* Adds bytes to an object as a text, as cli_utf8_text makes it of them. False without memory. */
+bool serve_add_text(cJSON *to, const char *name, const char *text, size_t bytes);
 
 #endif

@@ -11,26 +11,6 @@
 
 #define LEAST_LOGPROB (-9999.0) /* stands for minus infinity, which JSON lacks; OpenAI's, too */
 
-char *serve_text(const char *text, size_t bytes) {
-    char *out = malloc(3 * bytes + 1), *to = out;
-    for (size_t at = 0; out != NULL && at < bytes;) {
-        const size_t n = text[at] != '\0' ? cli_utf8_character(text + at, bytes - at) : 0;
-        const size_t length = n > 0 ? n : strlen(CLI_REPLACEMENT);
-        memcpy(to, n > 0 ? text + at : CLI_REPLACEMENT, length);
-        to += length;
-        at += n > 0 ? n : 1;
-    }
-    if (out != NULL) *to = '\0';
-    return out;
-}
-
-static bool add_text(cJSON *to, const char *name, const char *text, size_t bytes) {
-    char *own = serve_text(text, bytes);
-    const bool added = own != NULL && cJSON_AddStringToObject(to, name, own) != NULL;
-    free(own);
-    return added;
-}
-
 /* ---- Probabilities --------------------------------------------------------------------------- */
 
 static double logprob_of(const serve_likely *likely) {
@@ -41,7 +21,7 @@ static bool add_token(cJSON *to, const serve_model *model, const serve_likely *l
     size_t bytes = 0;
     const char *piece = tamis_vocab_token_text(model->vocab, likely->token, &bytes);
     cJSON *list = cJSON_AddArrayToObject(to, "bytes");
-    bool made = list != NULL && add_text(to, "token", piece, bytes) &&
+    bool made = list != NULL && serve_add_text(to, "token", piece, bytes) &&
                 cJSON_AddNumberToObject(to, "logprob", logprob_of(likely)) != NULL;
     for (size_t i = 0; made && i < bytes; i++)
         made = cJSON_AddItemToArray(list, cJSON_CreateNumber((unsigned char)piece[i])) != 0;
@@ -65,18 +45,24 @@ static bool add_entry(cJSON *to, const serve_entry *entry, const serve_model *mo
     return made;
 }
 
-/* The list as it is, without a copy: the choice outlives the object. */
-static bool add_listed(cJSON *to, const serve_choice *choice) {
-    cJSON *list = cJSON_CreateStringReference(choice->listed);
-    if (list == NULL) return false;
-    list->type = cJSON_Raw | cJSON_IsReference;
-    return cJSON_AddItemToObject(to, "content", list);
+/* Takes the item, which may be NULL. */
+static bool add_item(cJSON *to, const char *name, cJSON *item) {
+    if (item != NULL && cJSON_AddItemToObject(to, name, item)) return true;
+    cJSON_Delete(item);
+    return false;
+}
+
+/* JSON as it is, without a copy: it must outlive the object. */
+static bool add_json(cJSON *to, const char *name, const char *json) {
+    cJSON *item = cJSON_CreateStringReference(json);
+    if (item != NULL) item->type = cJSON_Raw | cJSON_IsReference;
+    return add_item(to, name, item);
 }
 
 static bool add_entries(cJSON *to, const serve_choice *choice, const serve_model *model) {
     cJSON *content = cJSON_AddArrayToObject(to, "content");
     bool made = content != NULL;
-    for (size_t i = choice->entries_told; made && i < choice->n_entries; i++)
+    for (size_t i = choice->entries_told; made && i < choice->entries_ready; i++)
         made = add_entry(add_object(content), &choice->entries[i], model);
     return made;
 }
@@ -84,7 +70,8 @@ static bool add_entries(cJSON *to, const serve_choice *choice, const serve_model
 /* {"content": [entries]} */
 static cJSON *chat_logprobs(const serve_choice *choice, const serve_model *model) {
     cJSON *root = cJSON_CreateObject();
-    if ((choice->listed != NULL ? add_listed(root, choice) : add_entries(root, choice, model)) &&
+    if ((choice->listed != NULL ? add_json(root, "content", choice->listed)
+                                : add_entries(root, choice, model)) &&
         cJSON_AddNullToObject(root, "refusal") != NULL)
         return root;
     cJSON_Delete(root);
@@ -108,7 +95,7 @@ static bool list(serve_choice *choice, const char *text) {
  * take 15 KB for each token, and all other answers would wait for them. */
 static bool list_entries(serve_choice *choice, const serve_model *model) {
     bool listed = true;
-    for (size_t i = 0; listed && i < choice->n_entries; i++) {
+    for (size_t i = 0; listed && i < choice->entries_ready; i++) {
         cJSON *entry = cJSON_CreateObject();
         char *text =
             add_entry(entry, &choice->entries[i], model) ? cJSON_PrintUnformatted(entry) : NULL;
@@ -117,7 +104,11 @@ static bool list_entries(serve_choice *choice, const serve_model *model) {
         free(text);
         cJSON_Delete(entry);
     }
-    choice->n_entries = 0;
+    choice->n_entries -= choice->entries_ready;
+    if (choice->n_entries > 0)
+        memmove(choice->entries, choice->entries + choice->entries_ready,
+                choice->n_entries * sizeof *choice->entries);
+    choice->entries_ready = 0;
     return listed && (choice->finish == NULL || choice->listed == NULL || list(choice, "]"));
 }
 
@@ -127,7 +118,7 @@ static char *name_of(const serve_model *model, int32_t token) {
     static const char head[] = "bytes:";
     size_t bytes = 0;
     const char *piece = tamis_vocab_token_text(model->vocab, token, &bytes);
-    char *name = serve_text(piece, bytes);
+    char *name = cli_utf8_text(piece, bytes);
     if (name == NULL || (strlen(name) == bytes && memcmp(name, piece, bytes) == 0)) return name;
     free(name);
     name = malloc(sizeof head + 4 * bytes);
@@ -151,20 +142,35 @@ static bool add_top(cJSON *to, const serve_entry *entry, const serve_model *mode
     return made;
 }
 
+/* Characters of the text that is sent before the one that holds the byte at `offset`. Offsets do not
+ * fall from entry to entry. */
+static double characters_before(serve_choice *choice, size_t offset) {
+    const cli_answer *answer = &choice->answer;
+    const size_t end = cli_answer_ready(answer, choice->finish != NULL);
+    while (choice->counted < offset && choice->counted < end) {
+        const size_t n = cli_utf8_character(answer->text + choice->counted, end - choice->counted);
+        if (choice->counted + (n > 0 ? n : 1) > offset) break;
+        choice->counted += n > 0 ? n : 1; /* a byte that is none becomes U+FFFD */
+        choice->characters++;
+    }
+    return (double)choice->characters;
+}
+
 /* {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, lists of equal length */
-static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model) {
+static cJSON *text_logprobs(serve_choice *choice, const serve_model *model) {
     cJSON *root = cJSON_CreateObject();
     cJSON *tokens = cJSON_AddArrayToObject(root, "tokens");
     cJSON *logprobs = cJSON_AddArrayToObject(root, "token_logprobs");
     cJSON *tops = cJSON_AddArrayToObject(root, "top_logprobs");
     cJSON *offsets = cJSON_AddArrayToObject(root, "text_offset");
     bool made = tokens != NULL && logprobs != NULL && tops != NULL && offsets != NULL;
-    for (size_t i = choice->entries_told; made && i < choice->n_entries; i++) {
+    for (size_t i = choice->entries_told; made && i < choice->entries_ready; i++) {
         const serve_entry *entry = &choice->entries[i];
         char *name = name_of(model, entry->drawn.token);
         made = name != NULL && cJSON_AddItemToArray(tokens, cJSON_CreateString(name)) &&
                cJSON_AddItemToArray(logprobs, cJSON_CreateNumber(logprob_of(&entry->drawn))) &&
-               cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)entry->offset)) &&
+               cJSON_AddItemToArray(offsets,
+                                    cJSON_CreateNumber(characters_before(choice, entry->offset))) &&
                add_top(add_object(tops), entry, model);
         free(name);
     }
@@ -174,55 +180,46 @@ static cJSON *text_logprobs(const serve_choice *choice, const serve_model *model
 }
 
 /* "logprobs" of what has not been told: null where they are not asked for. */
-static bool add_logprobs(cJSON *to, const serve_choice *choice, const serve_model *model) {
+static bool add_logprobs(cJSON *to, serve_choice *choice, const serve_model *model) {
     const serve_request *request = choice->job->request;
-    if (!request->logprobs || (choice->listed == NULL && choice->entries_told == choice->n_entries))
+    if (!request->logprobs ||
+        (choice->listed == NULL && choice->entries_told == choice->entries_ready))
         return cJSON_AddNullToObject(to, "logprobs") != NULL;
     cJSON *made = request->endpoint == SERVE_CHAT ? chat_logprobs(choice, model)
                                                   : text_logprobs(choice, model);
-    return made != NULL && cJSON_AddItemToObject(to, "logprobs", made);
+    return add_item(to, "logprobs", made);
 }
 
 /* ---- Usage ----------------------------------------------------------------------------------- */
 
-static uint64_t sum(const serve_job *job, uint64_t (*of)(const serve_choice *)) {
-    uint64_t all = 0;
-    for (uint32_t i = 0; i < job->n_choices; i++)
-        all += of(&job->choices[i]);
+typedef struct totals {
+    double prompts,
+        cached; /* tokens of each prompt once, whatever n is; its first answer's share */
+    double tokens, read, held;
+} totals;
+
+static totals count(const serve_job *job) {
+    totals all = {0};
+    for (uint32_t i = 0; i < job->n_choices; i++) {
+        const serve_choice *choice = &job->choices[i];
+        const bool first = i % job->request->n == 0;
+        all.prompts += first ? (double)choice->prompt->tokens.count : 0;
+        all.cached += first ? choice->n_cached : 0;
+        all.tokens += choice->n_tokens;
+        all.read += (double)choice->reads.read;
+        all.held += (double)choice->reads.held;
+    }
     return all;
 }
 
-static uint64_t tokens_of(const serve_choice *choice) {
-    return choice->n_tokens;
-}
-
-static uint64_t read_of(const serve_choice *choice) {
-    return choice->reads.read;
-}
-
-static uint64_t held_of(const serve_choice *choice) {
-    return choice->reads.held;
-}
-
-/* Of each prompt once, whatever n is: its tokens, and those that its first answer shared. */
-static void count_prompts(const serve_job *job, double *tokens, double *cached) {
-    *tokens = *cached = 0;
-    for (uint32_t i = 0; i < job->n_choices; i += job->request->n) {
-        *tokens += (double)job->choices[i].prompt->tokens.count;
-        *cached += job->choices[i].n_cached;
-    }
-}
-
 static bool add_usage(cJSON *to, const serve_job *job) {
-    double prompts = 0, cached = 0;
-    const double tokens = (double)sum(job, tokens_of);
-    count_prompts(job, &prompts, &cached);
+    const totals all = count(job);
     cJSON *usage = cJSON_AddObjectToObject(to, "usage");
-    return cJSON_AddNumberToObject(usage, "prompt_tokens", prompts) != NULL &&
-           cJSON_AddNumberToObject(usage, "completion_tokens", tokens) != NULL &&
-           cJSON_AddNumberToObject(usage, "total_tokens", prompts + tokens) != NULL &&
+    return cJSON_AddNumberToObject(usage, "prompt_tokens", all.prompts) != NULL &&
+           cJSON_AddNumberToObject(usage, "completion_tokens", all.tokens) != NULL &&
+           cJSON_AddNumberToObject(usage, "total_tokens", all.prompts + all.tokens) != NULL &&
            cJSON_AddNumberToObject(cJSON_AddObjectToObject(usage, "prompt_tokens_details"),
-                                   "cached_tokens", cached) != NULL;
+                                   "cached_tokens", all.cached) != NULL;
 }
 
 static bool add_documents(cJSON *to, const serve_job *job) {
@@ -238,15 +235,15 @@ static bool add_documents(cJSON *to, const serve_job *job) {
 static bool add_own(cJSON *to, const serve_job *job) {
     const serve_choice *first = &job->choices[0];
     const double span = first->last - first->first;
+    const totals all = count(job);
     cJSON *own = cJSON_AddObjectToObject(to, "tamis");
     if (cJSON_AddNumberToObject(own, "first_token_seconds", first->first - job->arrived) == NULL)
         return false;
     if (first->n_tokens > 1 && span > 0 &&
         cJSON_AddNumberToObject(own, "tokens_per_second", (first->n_tokens - 1) / span) == NULL)
         return false;
-    if (job->request->reads &&
-        (cJSON_AddNumberToObject(own, "pages_read", (double)sum(job, read_of)) == NULL ||
-         cJSON_AddNumberToObject(own, "pages_held", (double)sum(job, held_of)) == NULL))
+    if (job->request->reads && (cJSON_AddNumberToObject(own, "pages_read", all.read) == NULL ||
+                                cJSON_AddNumberToObject(own, "pages_held", all.held) == NULL))
         return false;
     return cJSON_AddNumberToObject(own, "cached_tokens", first->n_cached) != NULL &&
            add_documents(own, job);
@@ -281,15 +278,16 @@ static bool add_said(cJSON *to, const serve_choice *choice, size_t end, bool chu
     const char *text = answer->bytes > 0 ? answer->text + choice->told : "";
     const size_t bytes = end - choice->told;
     if (choice->job->request->endpoint == SERVE_COMPLETIONS)
-        return add_text(to, "text", text, bytes);
+        return serve_add_text(to, "text", text, bytes);
     cJSON *said = cJSON_AddObjectToObject(to, chunk ? "delta" : "message");
-    if (chunk) return bytes == 0 ? said != NULL : add_text(said, "content", text, bytes);
+    if (chunk) return bytes == 0 ? said != NULL : serve_add_text(said, "content", text, bytes);
     return cJSON_AddStringToObject(said, "role", "assistant") != NULL &&
-           add_text(said, "content", text, bytes) && cJSON_AddNullToObject(said, "refusal") != NULL;
+           serve_add_text(said, "content", text, bytes) &&
+           cJSON_AddNullToObject(said, "refusal") != NULL;
 }
 
-static bool add_choice(cJSON *choices, const serve_choice *choice, const serve_model *model,
-                       size_t end, bool chunk) {
+static bool add_choice(cJSON *choices, serve_choice *choice, const serve_model *model, size_t end,
+                       bool chunk) {
     cJSON *one = add_object(choices);
     return cJSON_AddNumberToObject(one, "index", choice->index) != NULL &&
            add_said(one, choice, end, chunk) && add_logprobs(one, choice, model) &&
@@ -331,6 +329,8 @@ static bool add_null_usage(cJSON *root, const serve_job *job) {
 }
 
 void serve_reply_begin(serve_job *job, const serve_model *model) {
+    for (uint32_t i = 1; i < job->n_choices; i++) /* a whole answer has the reads of one */
+        job->choices[i].reads.untold = !job->request->stream;
     if (!job->request->stream || job->request->endpoint != SERVE_CHAT) return;
     for (uint32_t i = 0; i < job->n_choices; i++) {
         cJSON *root = begin(job, model, true);
@@ -347,25 +347,32 @@ void serve_reply_begin(serve_job *job, const serve_model *model) {
 }
 
 static bool add_reads(cJSON *root, serve_choice *choice) {
-    cJSON *told = choice->job->request->reads ? serve_reads_take(&choice->reads) : NULL;
-    if (told == NULL) return true;
-    if (cJSON_AddItemToObject(cJSON_AddObjectToObject(root, "tamis"), "reads", told)) return true;
-    cJSON_Delete(told);
-    return false;
+    const char *told = serve_reads_take(&choice->reads);
+    return told == NULL || add_json(cJSON_AddObjectToObject(root, "tamis"), "reads", told);
+}
+
+/* A token may be a part of a stop text as long as its own text is held back. */
+static void find_ready(serve_choice *choice, size_t end) {
+    size_t ready = choice->n_entries;
+    while (choice->finish == NULL && ready > choice->entries_told &&
+           choice->entries[ready - 1].offset >= end)
+        ready--;
+    choice->entries_ready = ready;
 }
 
 void serve_reply_more(serve_choice *choice, const serve_model *model) {
     serve_job *job = choice->job;
+    const size_t end = cli_answer_ready(&choice->answer, choice->finish != NULL);
+    find_ready(choice, end);
     if (!job->request->stream && job->request->endpoint == SERVE_CHAT &&
         !list_entries(choice, model))
         give_up(job);
-    const size_t end = cli_answer_ready(&choice->answer, choice->finish != NULL);
     if (!job->request->stream || (end == choice->told && choice->finish == NULL)) return;
     cJSON *root = begin(job, model, true), *choices = cJSON_AddArrayToObject(root, "choices");
     const bool made = add_choice(choices, choice, model, end, true) && add_reads(root, choice) &&
                       add_null_usage(root, job);
     choice->told = end;
-    choice->entries_told = choice->n_entries;
+    choice->entries_told = choice->entries_ready;
     send_chunk(job, root, made);
 }
 
@@ -381,10 +388,8 @@ static void end_stream(serve_job *job, const serve_model *model) {
 }
 
 static bool add_all_reads(cJSON *root, serve_job *job) {
-    if (!job->request->reads) return true;
-    cJSON *own = cJSON_GetObjectItemCaseSensitive(root, "tamis");
-    cJSON *told = serve_reads_take(&job->choices[0].reads);
-    return told == NULL || cJSON_AddItemToObject(own, "reads", told);
+    const char *told = serve_reads_take(&job->choices[0].reads);
+    return told == NULL || add_json(cJSON_GetObjectItemCaseSensitive(root, "tamis"), "reads", told);
 }
 
 static void end_whole(serve_job *job, const serve_model *model) {
@@ -415,11 +420,11 @@ void serve_reply_end(serve_job *job, const serve_model *model) {
 
 void serve_reply_refuse(serve_job *job, const serve_refusal *refusal) {
     char *text = serve_refusal_json(refusal);
-    if (text != NULL && job->request->stream) {
-        if (!send_event(job, text)) serve_job_write(job, "", 0);
-    } else if (text != NULL) {
+    /* Without memory it ends all the same, and nothing says why. */
+    if (text != NULL && job->request->stream)
+        send_event(job, text);
+    else if (text != NULL)
         serve_job_write(job, text, strlen(text));
-    }
     free(text);
     serve_job_end(job, refusal->http, refusal->wait);
 }

@@ -6,7 +6,7 @@
 #include "serve/choice.h"
 #include "serve/model.h"
 
-/* Of a stream: what comes before the first token. Without memory each of these gives the job up. */
+/* Of a stream: what comes before the first token. Of a whole answer: what is not kept. Without memory each of these gives the job up. */
 void serve_reply_begin(serve_job *job, const serve_model *model);
 /* Of a stream: what has not been told yet of an answer, and why it ended. Of a whole answer: its
  * probabilities are kept as text. */
@@ -15,9 +15,5 @@ void serve_reply_more(serve_choice *choice, const serve_model *model);
 void serve_reply_end(serve_job *job, const serve_model *model);
 /* The job ends without its answers. */
 void serve_reply_refuse(serve_job *job, const serve_refusal *refusal);
-
-/* Bytes as a text for JSON: U+FFFD stands for what is no UTF-8, and for NUL. For the caller to free;
- * NULL without memory. */
-char *serve_text(const char *text, size_t bytes);
 
 #endif

@@ -73,17 +73,15 @@ cJSON *serve_parse(const char *body, size_t bytes, serve_refusal *refusal) {
 bool serve_check_names(const cJSON *object, serve_refusal *refusal) {
     const cJSON *a, *b;
     int count = 0;
-    cJSON_ArrayForEach(
-        a, object) if (++count > 64 ||
-                       strlen(a->string) >
-                           NAME_MAX_BYTES) return serve_refuse(refusal, 400, NULL, "unknown_field",
-                                                               "unknown field '%.40s'", a->string);
-    cJSON_ArrayForEach(
-        a, object) for (b = a->next; b != NULL;
-                        b = b->next) if (strcmp(a->string, b->string) ==
-                                         0) return serve_refuse(refusal, 400, a->string, NULL,
-                                                                "%s: stands there twice",
-                                                                a->string);
+    cJSON_ArrayForEach(a, object)
+        if (++count > 64 || strlen(a->string) > NAME_MAX_BYTES)
+            return serve_refuse(refusal, 400, NULL, "unknown_field", "unknown field '%.40s'",
+                                a->string);
+    cJSON_ArrayForEach(a, object)
+        for (b = a->next; b != NULL; b = b->next)
+            if (strcmp(a->string, b->string) == 0)
+                return serve_refuse(refusal, 400, a->string, NULL, "%s: stands there twice",
+                                    a->string);
     return true;
 }
 
@@ -182,7 +180,8 @@ static bool add_stop(reader *r, const cJSON *value) {
 static bool read_stop(reader *r, const cJSON *value) {
     const cJSON *one;
     if (!cJSON_IsArray(value)) return add_stop(r, value);
-    cJSON_ArrayForEach(one, value) if (!add_stop(r, one)) return false;
+    cJSON_ArrayForEach(one, value)
+        if (!add_stop(r, one)) return false;
     return true;
 }
 
@@ -449,7 +448,8 @@ bool serve_request_read(const cJSON *json, serve_endpoint endpoint, const serve_
     reader r = {json, model, q, refusal, ""};
     const cJSON *value;
     if (!set_defaults(q, refusal)) return false;
-    cJSON_ArrayForEach(value, json) if (!read_field(&r, value)) return false;
+    cJSON_ArrayForEach(value, json)
+        if (!read_field(&r, value)) return false;
     if (q->max_new == 0 && endpoint == SERVE_COMPLETIONS) q->max_new = 16;
     q->exact &= model->sparse; /* else all tokens do */
     return check_all(q, model, refusal);

@@ -2,6 +2,7 @@
 /* Every path and what answers it. */
 #include "serve/routes.h"
 
+#include "cli/utf8.h"
 #include "serve/page.h"
 #include "serve/prompt.h"
 #include "serve/reply.h"
@@ -19,9 +20,7 @@ static enum MHD_Result send_json(serve_call *call, unsigned http, cJSON *root, b
         serve_refuse_memory(&call->refusal);
         return MHD_YES;
     }
-    const enum MHD_Result sent = serve_call_send(call, http, JSON, text, strlen(text));
-    free(text);
-    return sent;
+    return serve_call_send(call, http, JSON, text, strlen(text));
 }
 
 /* The body's object for the caller; NULL: refused. */
@@ -37,11 +36,13 @@ static void submit(serve_call *call, serve_request *request) {
     if (job == NULL) {
         serve_request_free(request);
         serve_refuse_memory(&call->refusal);
-    } else if (serve_engine_submit(call->server->engine, job, &call->refusal)) {
-        call->job = job;
-    } else {
-        serve_job_release(job);
+        return;
     }
+    job->arrived = call->began; /* its body and its tokens have taken time, too */
+    if (serve_engine_submit(call->server->engine, job, &call->refusal))
+        call->job = job;
+    else
+        serve_job_release(job);
 }
 
 static enum MHD_Result generate(serve_call *call, serve_endpoint endpoint) {
@@ -75,13 +76,10 @@ static enum MHD_Result answer_embeddings(serve_call *call) {
 /* The only fields that a body may have; the second one may be NULL. */
 static bool check_fields(serve_call *call, const cJSON *json, const char *a, const char *b) {
     const cJSON *field;
-    cJSON_ArrayForEach(
-        field, json) if (strcmp(field->string, a) != 0 &&
-                         (b == NULL || strcmp(field->string, b) !=
-                                           0)) return serve_refuse(&call->refusal, 400,
-                                                                   field->string, "unknown_field",
-                                                                   "unknown field '%.40s'",
-                                                                   field->string);
+    cJSON_ArrayForEach(field, json)
+        if (strcmp(field->string, a) != 0 && (b == NULL || strcmp(field->string, b) != 0))
+            return serve_refuse(&call->refusal, 400, field->string, "unknown_field",
+                                "unknown field '%.40s'", field->string);
     return true;
 }
 
@@ -89,17 +87,16 @@ static bool check_fields(serve_call *call, const cJSON *json, const char *a, con
 static void tokenize(serve_call *call, const cJSON *json, cli_tokens *tokens) {
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(json, "content");
     const cJSON *special = cJSON_GetObjectItemCaseSensitive(json, "add_special");
-    tamis_error error = {0};
+    const uint32_t flags = cJSON_IsTrue(special) ? TAMIS_ENCODE_ADD_BOS : 0;
     if (!check_fields(call, json, "content", "add_special")) return;
     if (!cJSON_IsString(content)) {
         serve_refuse(&call->refusal, 400, "content", NULL, "content: must be a text");
     } else if (special != NULL && !cJSON_IsBool(special)) {
         serve_refuse(&call->refusal, 400, "add_special", NULL,
                      "add_special: must be true or false");
-    } else if (cli_tokenize(
-                   call->server->model->vocab, content->valuestring, strlen(content->valuestring),
-                   cJSON_IsTrue(special) ? TAMIS_ENCODE_ADD_BOS : 0, tokens, &error) != TAMIS_OK) {
-        serve_refuse(&call->refusal, 400, "content", NULL, "%s", error.text);
+    } else {
+        serve_tokenize(content->valuestring, call->server->model, "content", flags, tokens,
+                       &call->refusal);
     }
 }
 
@@ -130,24 +127,36 @@ static enum MHD_Result answer_tokenize(serve_call *call) {
     return send_json(call, 200, root, made);
 }
 
+/* A short number may stand for a token of hundreds of bytes: the text, too, is bounded. */
+#define TEXT_MAX ((size_t)4 << 20)
+
+/* Adds a token's bytes. False: refused. */
+static bool add_piece(serve_call *call, const cJSON *value, char **bytes, size_t *count) {
+    const serve_model *model = call->server->model;
+    int32_t token;
+    size_t n = 0;
+    if (!serve_token_of(value, model, "tokens", &token, &call->refusal)) return false;
+    const char *piece = tamis_vocab_token_text(model->vocab, token, &n);
+    if (*count + n > TEXT_MAX)
+        return serve_refuse(&call->refusal, 400, "tokens", NULL,
+                            "tokens: their text has more than %zu bytes", TEXT_MAX);
+    char *longer = realloc(*bytes, *count + n + 1);
+    if (longer == NULL) return serve_refuse_memory(&call->refusal);
+    *bytes = longer;
+    memcpy(longer + *count, piece, n);
+    *count += n;
+    return true;
+}
+
 /* The bytes of all tokens, which may be no UTF-8 by themselves. */
 static char *detokenize(serve_call *call, const cJSON *tokens) {
-    const serve_model *model = call->server->model;
     const cJSON *value;
     char *bytes = NULL, *text;
     size_t count = 0;
     cJSON_ArrayForEach(value, tokens) {
-        int32_t token;
-        size_t n = 0;
-        if (!serve_token_of(value, model, "tokens", &token, &call->refusal)) break;
-        const char *piece = tamis_vocab_token_text(model->vocab, token, &n);
-        char *longer = realloc(bytes, count + n + 1);
-        if (longer == NULL && !serve_refuse_memory(&call->refusal)) break;
-        bytes = longer;
-        memcpy(bytes + count, piece, n);
-        count += n;
+        if (!add_piece(call, value, &bytes, &count)) break;
     }
-    text = call->refusal.http == 0 ? serve_text(bytes, count) : NULL;
+    text = call->refusal.http == 0 ? cli_utf8_text(bytes, count) : NULL;
     if (text == NULL && call->refusal.http == 0) serve_refuse_memory(&call->refusal);
     free(bytes);
     return text;
@@ -205,7 +214,7 @@ static enum MHD_Result answer_model(serve_call *call) {
 static enum MHD_Result answer_health(serve_call *call) {
     const bool ready = serve_engine_is_ready(call->server->engine);
     const char *text = ready ? "{\"status\":\"ok\"}" : "{\"status\":\"stopping\"}";
-    return serve_call_send(call, ready ? 200 : 503, JSON, text, strlen(text));
+    return serve_call_show(call, ready ? 200 : 503, JSON, text, strlen(text));
 }
 
 static enum MHD_Result answer_metrics(serve_call *call);
@@ -213,17 +222,17 @@ static enum MHD_Result answer_metrics(serve_call *call);
 /* ---- The page -------------------------------------------------------------------------------- */
 
 static enum MHD_Result answer_page(serve_call *call) {
-    return serve_call_send(call, 200, "text/html; charset=utf-8", serve_page_html,
+    return serve_call_show(call, 200, "text/html; charset=utf-8", serve_page_html,
                            serve_page_html_bytes);
 }
 
 static enum MHD_Result answer_style(serve_call *call) {
-    return serve_call_send(call, 200, "text/css; charset=utf-8", serve_page_css,
+    return serve_call_show(call, 200, "text/css; charset=utf-8", serve_page_css,
                            serve_page_css_bytes);
 }
 
 static enum MHD_Result answer_script(serve_call *call) {
-    return serve_call_send(call, 200, "text/javascript; charset=utf-8", serve_page_js,
+    return serve_call_show(call, 200, "text/javascript; charset=utf-8", serve_page_js,
                            serve_page_js_bytes);
 }
 
@@ -258,10 +267,7 @@ static enum MHD_Result answer_metrics(serve_call *call) {
         serve_refuse_memory(&call->refusal);
         return MHD_YES;
     }
-    const enum MHD_Result sent =
-        serve_call_send(call, 200, "text/plain; version=0.0.4", text, strlen(text));
-    free(text);
-    return sent;
+    return serve_call_send(call, 200, "text/plain; version=0.0.4", text, strlen(text));
 }
 
 static bool is_at(const serve_route *route, const char *path) {
@@ -275,11 +281,13 @@ const serve_route *serve_route_find(const char *method, const char *path, serve_
     const char *asked = strcmp(method, "HEAD") == 0 ? "GET" : method;
     for (size_t i = 0; i < N_ROUTES; i++)
         if (is_at(&routes[i], path) && strcmp(routes[i].method, asked) == 0) return &routes[i];
-    if (serve_route_has(path))
+    const char *allowed = serve_route_allows(path);
+    if (allowed != NULL)
         serve_refuse(refusal, 405, NULL, NULL, "%.20s %.80s: the method is not known", method,
                      path);
     else
         serve_refuse(refusal, 404, NULL, NULL, "%.20s %.80s: there is no such path", method, path);
+    refusal->allow = allowed;
     return NULL;
 }
 
@@ -287,10 +295,12 @@ unsigned serve_route_place(const serve_route *route) {
     return route != NULL ? (unsigned)(route - routes) : SERVE_PATHS - 1;
 }
 
-bool serve_route_has(const char *path) {
+/* No path has both. */
+const char *serve_route_allows(const char *path) {
     for (size_t i = 0; i < N_ROUTES; i++)
-        if (is_at(&routes[i], path)) return true;
-    return false;
+        if (is_at(&routes[i], path))
+            return strcmp(routes[i].method, "GET") == 0 ? "GET, HEAD" : "POST";
+    return NULL;
 }
 
 const char *serve_route_rest(const serve_route *route, const char *path) {

@@ -15,8 +15,8 @@ typedef struct serve_route {
 const serve_route *serve_route_find(const char *method, const char *path, serve_refusal *refusal);
 /* A route's place among all, which are SERVE_PATHS at most; the last place is that of no route. */
 unsigned serve_route_place(const serve_route *route);
-/* Whether any route has the path. */
-bool serve_route_has(const char *path);
+/* The methods that a path has, as for the header Allow; NULL: there is no such path. */
+const char *serve_route_allows(const char *path);
 /* What follows the route's path. */
 const char *serve_route_rest(const serve_route *route, const char *path);
 

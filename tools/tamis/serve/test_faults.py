@@ -658,6 +658,33 @@ def bodies():
         assert server.complete('And he said')
 
 
+def answers():
+    """So have answers that nobody reads, with the bodies."""
+    with Server(needle, '--body-limit', '16M') as server:
+        body, clients = {'tokens': [1] * (4 << 20)}, []  # each an escape of JSON's
+        asked = request(body, '/detokenize')
+        while not clients or b' 200 ' in clients[-1].got:
+            clients.append(server.connect(room=4096))
+            clients[-1].send(asked)
+            clients[-1].read_to(b'\r\n\r\n')
+        size = int(re.search(rb'Content-Length: (\d+)', clients[0].got)[1])
+        assert size * len(clients[1:]) in range(200 << 20, (256 << 20) + 1), (len(clients), size)
+        clients[-1].read_to(b'"busy"')
+        assert server.complete('And he said')
+        for client in clients:
+            client.close()
+        wait(lambda: server.metric('connections') == 1, 3)
+        last = server.connect()
+        last.send(asked)
+        last.read_to(b' 200 ')
+        last.close()
+        body['tokens'].append(1)
+        last = server.connect()
+        last.send(request(body, '/detokenize'))
+        last.read_to(b'more than 4194304 bytes')
+        last.close()
+
+
 def stall(server, tokens, n, top):
     """A client with little room that reads nothing of a long stream."""
     client = server.connect(room=4096)
@@ -906,9 +933,9 @@ def dead_redis():
 
 
 write_model(os.path.join(options.data, 'tiny.gguf'), tiny, TEMPLATE, 4096)
-for test in (malformed, framing, hang_ups, many, trickling, slow_readers, unread, bodies,
+for test in (malformed, framing, hang_ups, many, trickling, slow_readers, unread, bodies, answers,
              whole_and_stream, apart, killed, stopped, broken_folder, full_folder, dead_redis):
-    if test is bodies and instrumented:
+    if test in (bodies, answers) and instrumented:
         continue  # takes a quarter of a gigabyte, and shadows
     start = time.monotonic()
     told = test()

@@ -37,6 +37,9 @@ REFUSED = [  # endpoint, fields, field that is named, what is said
      'no "text"'),
     (CHAT, {'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'x', 'frob': 1}]}]},
      'messages[0]', "unknown field 'frob'"),
+    (CHAT, {'messages': [{'role': 'system', 'content': 'x'}]}, 'messages', 'what message 0 says'),
+    (CHAT, {'messages': [{'role': 'system', 'content': [{'type': 'document', 'text': 'x'}]}]},
+     'messages', 'leaves out 1 of 1 documents'),
     (CHAT, {'prompt': 'x'}, 'prompt', 'unknown or unsupported'),
     (CHAT, {'tools': [{'type': 'function'}]}, 'tools', 'is not supported'),
     (CHAT, {'functions': [{}]}, 'functions', 'is not supported'),
@@ -139,6 +142,9 @@ class Refusals(Case):
                      {'prompt': 'x' * 500, 'max_tokens': 14}, code=code)
         self.refused(400, 'tokens; 512 are the most', CHAT, code=code,
                      fields={'messages': [{'role': 'user', 'content': 'x' * 600}]})
+        for path, fields in ((TEXT, {'prompt': 'x' * 3000000}),
+                             (CHAT, {'messages': [{'role': 'user', 'content': '[A]' * 999999}]})):
+            self.refused(400, 'tokens; 512 are the most', path, fields, code=code)
         for n in (500, 512):
             answer = self.server.good(TEXT, prompt='x' * n, max_tokens=513 - n)
             self.assertEqual(answer['usage']['total_tokens'], 513)
@@ -186,6 +192,8 @@ class Http(Case):
                 ('GET', '/v1/models/', 404), ('GET', '//', 404), ('GET', '/health/', 404)):
             answer = self.server.ask(path, method=method, body=b'{}' if method != 'GET' else None)
             self.assertEqual((answer.status, len(answer.error)), (status, 4), (method, path))
+            allowed = 'POST' if path == TEXT else 'GET, HEAD'
+            self.assertEqual(answer.headers['Allow'], allowed if status == 405 else None)
         for path in ('/', '/page.css', '/page.js', '/health', '/metrics', '/v1/models'):
             got, head = self.server.ask(path), self.server.ask(path, method='HEAD')
             self.assertEqual((got.status, head.status, head.body), (200, 200, b''))
@@ -321,20 +329,28 @@ class Keys(Case):
         answer = self.asked('/v1/models', 'Bearer first-key', headers=site)
         self.assertEqual((answer.status, answer.headers['Access-Control-Allow-Origin'],
                           answer.headers['Vary']), (200, site['Origin'], 'Origin'))
+        self.assertEqual(answer.headers['Access-Control-Expose-Headers'], 'Retry-After')
         self.assertEqual(self.asked('/v1/models', None, headers=site)
                          .headers['Access-Control-Allow-Origin'], site['Origin'])
         asks = {**site, 'Access-Control-Request-Method': 'POST',
-                'Access-Control-Request-Headers': 'authorization,content-type'}
+                'Access-Control-Request-Headers': 'authorization,content-type,x-stainless-os'}
         answer = self.asked(TEXT, None, method='OPTIONS', headers=asks)
         self.assertEqual((answer.status, answer.body), (204, b''))
         self.assertEqual(answer.headers['Access-Control-Allow-Origin'], site['Origin'])
-        self.assertIn('Authorization', answer.headers['Access-Control-Allow-Headers'])
+        # OpenAI's package for JavaScript sends headers of its own.
+        plain = 'Authorization, Content-Type'
+        for asked, told in ((asks['Access-Control-Request-Headers'],) * 2, ('x-a, X-b',) * 2,
+                            ('x: y', plain), ('x\xe9', plain), ('', plain), (None, plain)):
+            answer = self.asked(TEXT, None, method='OPTIONS',
+                                headers={**asks, 'Access-Control-Request-Headers': asked})
+            self.assertEqual((answer.status, answer.headers['Access-Control-Allow-Headers']),
+                             (204, told))
         self.assertIn('POST', answer.headers['Access-Control-Allow-Methods'])
         for origin in ('http://example.org', 'https://example.org:8443', 'https://x.example.org'):
             answer = self.asked(TEXT, None, method='OPTIONS', headers={**asks, 'Origin': origin})
             self.assertEqual(answer.status, 403)
             self.assertIsNone(answer.headers['Access-Control-Allow-Origin'])
-        self.assertEqual(self.asked('/frob', None, method='OPTIONS', headers=asks).status, 405)
+        self.assertEqual(self.asked('/frob', None, method='OPTIONS', headers=asks).status, 404)
         self.assertEqual(self.asked('/health', None, headers={'Host': 'box.lan:80'}).status, 200)
 
     def test_starts(self):

@@ -259,6 +259,11 @@ class Characters(Case):
             self.assertEqual(text_of(events), whole['text'])
             self.assertRegex(whole['text'], '[\u00e9\ufffd]')
             told = [e['choices'][0]['logprobs'] for e in events]
+            # Offsets count characters: a token that begins one shows it there.
+            for token, at in zip(whole['logprobs']['tokens'], whole['logprobs']['text_offset']):
+                shown = whole['text'][at:at + 1]
+                self.assertTrue(shown > '\x7f' or shown == '' if token.startswith('bytes:')
+                                else shown == token, (token, shown))
             for name, values in whole['logprobs'].items():
                 self.assertEqual([v for some in told if some for v in some[name]], values)
             # Tokens that are no characters have names of their own.
@@ -279,6 +284,9 @@ class Characters(Case):
             for part in parts:
                 if '\ufffd' not in part:
                     Answers.check_stops(self, server, text, part, **asked)
+                    if text.isascii():
+                        Probabilities.check_stopped(self, TEXT, part, max(map(len, tokens)), server,
+                                                    **asked)
             tokens = server.good('/tokenize', body={'content': 'and the'})['tokens']
             special = server.good('/tokenize', body={'content': 'and the',
                                                      'add_special': True})['tokens']
@@ -334,6 +342,41 @@ class Probabilities(Case):
                                  max_tokens=40)['choices'][0]['logprobs']
         self.assertEqual(drawn['top_logprobs'], [{}] * 40)
         self.assertTrue(all(logprob <= 0 for logprob in drawn['token_logprobs']))
+
+    def check_stopped(self, path, stop, longest, server, **fields):
+        """Tokens are told of as far as their text is, in each event of a stream, too."""
+        def tokens_of(told):
+            if told is None:
+                return b''
+            if path == CHAT:
+                return b''.join(bytes(entry['bytes']) for entry in told['content'])
+            return ''.join(told['tokens']).encode()
+        asked = {'temperature': 0, 'max_tokens': 24, 'logprobs': True if path == CHAT else 1,
+                 'stop': stop, **fields}
+        whole = server.good(path, **asked)['choices'][0]
+        text = (whole['message']['content'] if path == CHAT else whole['text']).encode()
+        said, last = tokens_of(whole['logprobs']), b''
+        self.assertTrue(said.startswith(text), (said, text))
+        self.assertLess(len(said) - len(text), longest, (said, text))
+        events = [e['choices'][0] for e in server.ask(path, stream=True, **asked).events]
+        told = [tokens_of(event['logprobs']) for event in events]
+        self.assertEqual(b''.join(told), said)
+        for i in range(len(events)):
+            shown = ''.join(e['text'] if path == TEXT else e['delta'].get('content', '')
+                            for e in events[:i + 1]).encode()
+            last += told[i]
+            self.assertTrue(last.startswith(shown), (last, shown))
+            self.assertLess(len(last) - len(shown), longest, (last, shown))
+        if path == TEXT:
+            offsets = (whole['logprobs'] or {}).get('text_offset', [])
+            self.assertTrue(all(offset < len(text) for offset in offsets), offsets)
+
+    def test_stops(self):
+        for path, fields in ((TEXT, {'prompt': PROMPT}), (CHAT, {'messages': USER})):
+            choice = self.server.good(path, temperature=0, max_tokens=24, **fields)['choices'][0]
+            text = choice['text'] if path == TEXT else choice['message']['content']
+            for stop in (text[8:14], text[0], text[2:24], text[5:9] + '\n', 'none'):
+                self.check_stopped(path, stop, 1, self.server, **fields)
 
     def test_what_is_drawn_from(self):
         """By probabilities of the model, which are those at temperature 1."""
@@ -438,6 +481,8 @@ class Equal(unittest.TestCase):
             asked = {'prompt': prompt, 'temperature': 0, 'max_tokens': 64}
             exact = server.good(TEXT, **asked, exact=True)['choices'][0]['text']
             part = server.good(TEXT, **asked, reads=True)
+            streamed = server.ask(TEXT, **asked, reads=True, stream=True).events
+            both = server.good(TEXT, **asked, reads=True, n=2)['tamis']
             for connection, response in others:
                 response.read()
                 connection.close()
@@ -445,6 +490,10 @@ class Equal(unittest.TestCase):
         self.assertNotEqual(exact, part['choices'][0]['text'])
         own = part['tamis']
         self.assertLess(own['pages_read'], own['pages_held'] / 4)
+        told = [token for event in streamed for token in event.get('tamis', {}).get('reads', [])]
+        self.assertEqual(told[-63:], own['reads'][-63:])
+        self.assertEqual(both['reads'][-63:], told[-63:])
+        self.assertGreater(both['pages_read'], 1.9 * own['pages_read'])
         # The first token comes of the prompt, which is read exactly.
         self.assertIn(len(own['reads']), (63, 64))
         for i, token in enumerate(own['reads']):
