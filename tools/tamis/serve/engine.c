@@ -2,6 +2,7 @@
 /* The engine: jobs become requests of a scheduler, its events become replies. */
 #define _GNU_SOURCE /* eventfd */
 #include "serve/engine_inside.h"
+#include "serve/prompt.h"
 #include "serve/reply.h"
 
 #include <math.h>
@@ -87,6 +88,7 @@ static tamis_status describe(serve_engine *engine, const char *name, const char 
                            .sparse = p->session.plan.selection.kind != TAMIS_SELECT_FULL,
                            .evicts = p->session.plan.eviction.kind != TAMIS_EVICT_NONE,
                            .created = time(NULL)};
+    model->longest_token = serve_longest_token(model->vocab);
     cli_endings(model->vocab, model->endings);
     model->endings[CLI_ENDINGS] = -1;
     const tamis_status status =
