@@ -39,7 +39,7 @@ arch=$(dpkg --print-architecture)
 
 for package in libtamis2 libtamis-dev tamis; do
     dpkg-deb -c "$work/$package"_*.deb | awk '$1 !~ /^d/ { print $6 }' >"$work/$package.files"
-    dpkg-deb -x "$work/$package"_*.deb "$work/root"
+    dpkg-deb -x "$work/$package"_*.deb "$work/unpacked"
     holds $package "\./usr/share/doc/$package/copyright"
     has $package Description "sparse-attention pipeline of LLM inference, (library|headers|command line)$"
     has $package Maintainer .
@@ -67,23 +67,23 @@ dpkg-deb -I "$work"/libtamis2_*.deb | grep -q ' shlibs *$' || fail 'libtamis2 sa
 dpkg-deb -I "$work"/libtamis2_*.deb | grep -qE ' (triggers|postinst) ' || fail 'nothing runs ldconfig'
 
 program=$(grep -xE '\./(.*/)?bin/tamis' "$work/tamis.files")
-(cd "$work/root" && env -i "$program" devices) | grep -q '^reference:0 .*usable$' || fail 'tamis devices'
+(cd "$work/unpacked" && env -i "$program" devices) | grep -q '^reference:0 .*usable$' || fail 'tamis devices'
 
 # The server and its service, if the build has it: the unit names the program, and systemd takes it as it is.
-if (cd "$work/root" && env -i "$program" help) | grep -q '^  serve '; then
+if (cd "$work/unpacked" && env -i "$program" help) | grep -q '^  serve '; then
     unit=./usr/lib/systemd/system/tamis-serve.service
     holds tamis "$unit"
     holds tamis '\./usr/share/doc/tamis/serve\.md'
     has tamis Depends 'libmicrohttpd'
-    (cd "$work/root" && env -i "$program" serve --help) | grep -q '^usage: tamis serve ' ||
+    (cd "$work/unpacked" && env -i "$program" serve --help) | grep -q '^usage: tamis serve ' ||
         fail 'tamis serve --help'
-    grep -q '^ExecStart=/usr/bin/tamis serve ' "$work/root/$unit" || fail "the unit: $(cat "$work/root/$unit")"
-    ! grep -q '@' <(grep -v '^SystemCallFilter=' "$work/root/$unit") || fail 'the unit holds an @'
+    grep -q '^ExecStart=/usr/bin/tamis serve ' "$work/unpacked/$unit" || fail "the unit: $(cat "$work/unpacked/$unit")"
+    ! grep -q '@' <(grep -v '^SystemCallFilter=' "$work/unpacked/$unit") || fail 'the unit holds an @'
     for script in postinst prerm postrm; do
         dpkg-deb -I "$work"/tamis_*.deb "$script" | sh -n || fail "$script"
     done
     if command -v systemd-analyze >/dev/null; then
-        sed "s|^ExecStart=/usr/bin/tamis|ExecStart=$work/root/usr/bin/tamis|" "$work/root/$unit" \
+        sed "s|^ExecStart=/usr/bin/tamis|ExecStart=$work/unpacked/usr/bin/tamis|" "$work/unpacked/$unit" \
             >"$work/tamis-serve.service"
         said=$(systemd-analyze verify --man=no "$work/tamis-serve.service" 2>&1) || said="$said (failed)"
         [ -z "$said" ] || fail "the unit: $said"
