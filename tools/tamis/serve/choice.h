@@ -33,7 +33,7 @@ typedef struct serve_choice {
     serve_reads reads;
     uint32_t n_tokens;   /* generated, the one that ends the answer included */
     uint32_t n_cached;   /* of the prompt, that were not run */
-    bool brought, began; /* brought: its sequence is a blend's */
+    bool brought; /* its sequence is a blend's */
     const char *finish;  /* "stop", "length"; NULL: it goes on */
     double first, last;  /* when its first and its newest token came; cli_seconds */
 } serve_choice;

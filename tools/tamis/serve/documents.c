@@ -182,7 +182,6 @@ bool serve_documents_prepare(serve_documents *d, tamis_scheduler *scheduler,
                              serve_blended *done) {
     const int32_t *at = prompt->tokens.ids;
     memcpy(d->record.salt, salt, sizeof d->record.salt);
-    done->tried = true;
     for (size_t i = 0; i < prompt->n_parts; at += prompt->parts[i++].count) {
         const uint32_t n = (uint32_t)prompt->parts[i].count;
         if (i < done->part || !is_document(&prompt->parts[i])) continue;

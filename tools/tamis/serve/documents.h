@@ -26,7 +26,6 @@ typedef struct serve_documents_params {
 
 /* What became of a prompt's documents. */
 typedef struct serve_blended {
-    bool tried;                /* it has documents, which are blended */
     size_t part;               /* of the prompt, from which on documents are looked for */
     uint32_t found, missed;    /* documents that the store had, and had not */
     uint32_t recorded;         /* tokens that were computed to be stored, before the blend */

@@ -344,7 +344,6 @@ static serve_choice *find(serve_engine *engine, uint64_t id) {
 static void note_began(serve_engine *engine, serve_choice *choice, uint32_t cached) {
     serve_metrics *metrics = engine->metrics;
     const serve_blended *documents = choice->job->documents;
-    choice->began = true;
     /* Of a blend's sequence a part was computed for it. What was recorded is counted as loaded, too, but
      * for the tokens that the blend computed. */
     if (choice->brought) {
