@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Which parts are built beside the library: TAMIS_STORE, TAMIS_REDIS, TAMIS_PCRE2, TAMIS_TOOLS,
-# TAMIS_SERVE and TAMIS_TESTS become ON or OFF.
+# TAMIS_SERVE, TAMIS_TESTS and TAMIS_PYTHON_PACKAGE become ON or OFF.
 # AUTO is OFF where something is missing, and says so; ON is an error then.
 
 # tamis_choose(OPTION WHAT [MISSING...])
@@ -87,8 +87,33 @@ if(TAMIS_TESTS)
 endif()
 tamis_choose(TAMIS_TESTS "Tests" ${missing})
 
-# Debian's own Python has Debian's NumPy and matplotlib, another one in PATH may not.
-if(TAMIS_TESTS)
+# Debian's own Python has Debian's NumPy and matplotlib, another one in PATH may not. A wheel is built by
+# the Python that pip runs in.
+if(TAMIS_TESTS OR TAMIS_PYTHON_PACKAGE)
+    if(SKBUILD)
+        set(TAMIS_PYTHON ${Python_EXECUTABLE})
+    endif()
     find_program(TAMIS_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
     find_program(TAMIS_PYTHON python3)
 endif()
+
+set(missing "")
+if(TAMIS_PYTHON_PACKAGE)
+    if(NOT TAMIS_MODEL)
+        list(APPEND missing "model (TAMIS_MODEL=ON)")
+    endif()
+    if(NOT TAMIS_STORE)
+        list(APPEND missing "store (TAMIS_STORE=ON)")
+    endif()
+    if(NOT TAMIS_KIND STREQUAL "SHARED")
+        list(APPEND missing "shared library (BUILD_SHARED_LIBS)")
+    endif()
+    set(modules 1)
+    if(TAMIS_PYTHON)
+        execute_process(COMMAND ${TAMIS_PYTHON} -c "import cffi, pycparser" RESULT_VARIABLE modules ERROR_QUIET)
+    endif()
+    if(modules)
+        list(APPEND missing "cffi of Python (Debian: python3-cffi)")
+    endif()
+endif()
+tamis_choose(TAMIS_PYTHON_PACKAGE "Python package" ${missing})
