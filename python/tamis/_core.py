@@ -14,23 +14,10 @@ from typing import Any, Callable
 from . import errors
 from ._c import ffi
 
-_FOLDER = pathlib.Path(__file__).resolve().parent / "lib"
-
-
-def _vendors_beside_python() -> None:
-    """Names the OpenCL drivers that pip has installed (the extra ``opencl``) to the ICD loader, which
-    looks into the system's folder alone."""
-    import sys
-
-    if any(os.environ.get(name) for name in ("OCL_ICD_FILENAMES", "OCL_ICD_VENDORS")):
-        return
-    library = pathlib.Path(sys.prefix) / "lib" / "libintelocl.so"
-    if library.exists():
-        os.environ["OCL_ICD_FILENAMES"] = str(library)
+_FOLDER = pathlib.Path(__file__).absolute().parent / "lib"
 
 
 def _load() -> Any:
-    _vendors_beside_python()
     # The model's library brings libtamis along, so that one handle has the symbols of both.
     for path in sorted(_FOLDER.glob("libtamis_model.so*")):
         return ffi.dlopen(str(path))

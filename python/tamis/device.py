@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from . import _core
+from . import _core, _drivers
 from ._c import ffi
 from ._core import NULL, check, error, lib, text
 
@@ -54,6 +54,7 @@ def devices() -> list[Device]:
     >>> any(device.backend == "reference" for device in devices())
     True
     """
+    _drivers.find()
     count = ffi.new("size_t *")
     check(lib.tamis_device_list(NULL, 0, count, error()))
     infos = ffi.new("tamis_device_info[]", count[0])
@@ -115,6 +116,8 @@ class Context(_core.Object):
             keep.append(ffi.callback("tamis_build_fn", tell))
             params.build = keep[-1]
         params.allow_reference = 1
+        if not self._asked(device):
+            _drivers.find()
         handle = ffi.new("tamis_context **")
         check(lib.tamis_context_create(params, handle, error()))
         alone = True
@@ -126,6 +129,7 @@ class Context(_core.Object):
 
     @staticmethod
     def _asked(device: Optional[str]) -> bool:
+        """Whether the reference was asked for by name."""
         import os
 
         name = device if device is not None else os.environ.get("TAMIS_DEVICE", "")
