@@ -14,7 +14,7 @@ selection (which pages a query reads) and an eviction (which tokens stay), and r
 >>> with plan.step(text) as step:
 ...     step.write(0, k, v)
 ...     step.attend(0, q, out)
->>> out.read().max(), len(text)
+>>> float(out.read().max()), len(text)
 (1.0, 1)
 
 `tamis.c` has the library itself, as cffi gives it: ``tamis.c.lib`` with every function and number of the

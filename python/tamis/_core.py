@@ -20,7 +20,9 @@ _FOLDER = pathlib.Path(__file__).absolute().parent / "lib"
 def _load() -> Any:
     # The model's library brings libtamis along, so that one handle has the symbols of both.
     for path in sorted(_FOLDER.glob("libtamis_model.so*")):
-        return ffi.dlopen(str(path))
+        # It stays until the process ends: threads of drivers may be in it when Python's end comes, and a
+        # leak in it has a name.
+        return ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_NODELETE)
     raise ImportError(f"no libtamis_model.so in {_FOLDER}: install tamis by pip, or see docs/python.md")
 
 
@@ -65,7 +67,8 @@ def function(name: str) -> Any:
 
 def text(pointer: Any) -> str:
     """A C string as str; bytes that are no UTF-8 become U+FFFD."""
-    return ffi.string(pointer).decode("utf-8", "replace")
+    string: bytes = ffi.string(pointer)
+    return string.decode("utf-8", "replace")
 
 
 def path_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -194,7 +197,8 @@ class Object:
             raise errors.StateError(f"a {type(self).__name__} cannot be closed inside a callback")
         end = self._end.detach()
         if end is not None:
-            _destroy(*end[2], now=True)
+            owner, destroy, handle, keep = end[2]
+            _destroy(owner, destroy, handle, keep, now=True)
 
     def __enter__(self) -> Any:
         return self

@@ -124,16 +124,17 @@ def _take_cuda(data: Any, interface: dict[str, Any]) -> Foreign:
 _given: dict[int, tuple[Any, ...]] = {}  # what each tensor that others hold is made of
 
 
-@_Deleter
 def _forget(managed: Any) -> None:
     _given.pop(ctypes.addressof(managed.contents), None)
 
 
-@_Destructor
 def _unused(capsule: int) -> None:
     """A capsule that nobody has taken is destroyed: what it held goes with it."""
     if _dying_is(capsule, _FRESH):
         _given.pop(_dying_pointer(capsule, _FRESH), None)
+
+
+_forget_by_c, _unused_by_c = _Deleter(_forget), _Destructor(_unused)
 
 
 def give(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str,
@@ -146,7 +147,7 @@ def give(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, .
     managed.tensor = _Tensor(address, device[0], device[1], len(shape), _DataType(code, bits, 1),
                              ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)),
                              ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64)), 0)
-    managed.deleter = _forget
+    managed.deleter = _forget_by_c
     place = ctypes.addressof(managed)
     _given[place] = (managed, sizes, steps, owner)
-    return _api.PyCapsule_New(place, _FRESH, _unused)
+    return _api.PyCapsule_New(place, _FRESH, _unused_by_c)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence as Seq
 
 import numpy
+from numpy import ndarray  # which Array.numpy hides in the class
 
 from . import _core, _dlpack
 from ._c import ffi
@@ -36,7 +37,8 @@ def empty(shape: int | tuple[int, ...], dtype: Any = numpy.float32) -> numpy.nda
     size = int(numpy.prod(shape)) * dtype.itemsize
     memory = numpy.empty(size + ALIGNMENT, numpy.uint8)
     begin = -memory.ctypes.data % ALIGNMENT
-    return memory[begin:begin + size].view(dtype).reshape(shape)
+    array: numpy.ndarray = memory[begin:begin + size].view(dtype).reshape(shape)
+    return array
 
 
 def name_of(dtype: Any) -> str:
@@ -244,7 +246,7 @@ class Array:
             inner.append(inner[-1] * n)
         return (self.row_stride, *reversed(inner)) if len(self.shape) > 1 else (self.row_stride,)
 
-    def read(self) -> numpy.ndarray:
+    def read(self) -> ndarray:
         """A copy on the host (bf16 as uint16). Waits."""
         item, dtype, _ = DTYPES[self.dtype]
         out = numpy.empty(self.shape, dtype)
@@ -275,7 +277,7 @@ class Array:
                                          self._offset + row * self.row_stride * item,
                                          ffi.from_buffer(part), part.nbytes, error()))
 
-    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> numpy.ndarray:
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> ndarray:
         if copy is False:
             return self.numpy()
         out = self.read()

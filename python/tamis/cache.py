@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence as Seq, Union
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence as Seq, TypeVar, Union
 
 import numpy
 
@@ -17,6 +17,8 @@ from .policy import PLANES, Eviction
 
 if TYPE_CHECKING:
     from .plan import Plan
+
+_Numbers = TypeVar("_Numbers")
 
 DTYPES = {"f32": lib.TAMIS_F32, "f16": lib.TAMIS_F16, "bf16": lib.TAMIS_BF16, "q8": lib.TAMIS_Q8,
           "k8v4": lib.TAMIS_K8V4, "q4": lib.TAMIS_Q4}
@@ -83,9 +85,10 @@ class SequenceStats:
     shortest: int
 
 
-def fill(kind: Any, struct: Any) -> Any:
+def fill(kind: type[_Numbers], struct: Any) -> _Numbers:
     """A dataclass of numbers from a struct that has fields of the same names."""
-    return kind(*(getattr(struct, field.name) for field in dataclasses.fields(kind)))
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return kind(*(getattr(struct, field.name) for field in fields))
 
 
 class Cache(_core.Object):
@@ -102,7 +105,7 @@ class Cache(_core.Object):
         layer_tokens: room for so many tokens of each layer, where layers give pages back.
     """
 
-    _destroy_name = "tamis_cache_destroy"
+    _owner: _core.Owner
 
     def __init__(self, context: Context, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int,
                  capacity_tokens: int = 0, capacity_bytes: int = 0, dtype: str = "f16",

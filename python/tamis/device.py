@@ -85,6 +85,8 @@ class Context(_core.Object):
     'reference'
     """
 
+    _owner: _core.Owner
+
     def __init__(self, device: Optional[str] = None, *,
                  log: Optional[Callable[[str, str], None]] = None,
                  build: Optional[Callable[[int, int, float], None]] = None) -> None:
@@ -116,8 +118,7 @@ class Context(_core.Object):
             keep.append(ffi.callback("tamis_build_fn", tell))
             params.build = keep[-1]
         params.allow_reference = 1
-        if not self._asked(device):
-            _drivers.find()
+        _drivers.find()
         handle = ffi.new("tamis_context **")
         check(lib.tamis_context_create(params, handle, error()))
         alone = True
@@ -129,7 +130,6 @@ class Context(_core.Object):
 
     @staticmethod
     def _asked(device: Optional[str]) -> bool:
-        """Whether the reference was asked for by name."""
         import os
 
         name = device if device is not None else os.environ.get("TAMIS_DEVICE", "")
@@ -145,7 +145,6 @@ class Context(_core.Object):
 
     def close(self) -> None:
         if not self.closed:
-            assert self._owner is not None
             self._owner.forget()
         super().close()
 

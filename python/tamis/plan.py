@@ -634,7 +634,7 @@ class Step:
 
 
 def _shaped(data: Any, dtype: Any, shape: tuple[Optional[int], ...], what: str) -> numpy.ndarray:
-    data = numpy.ascontiguousarray(data, dtype)
-    if data.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, data.shape)):
-        raise ArgumentError(f"{what} of shape {data.shape}: it must be {shape}")
-    return data
+    array: numpy.ndarray = numpy.ascontiguousarray(data, dtype)
+    if array.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, array.shape)):
+        raise ArgumentError(f"{what} of shape {array.shape}: it must be {shape}")
+    return array

@@ -7,11 +7,13 @@ must not be 0 raises ArgumentError where it is."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Optional, Union
+from typing import Any, ClassVar, Optional, TypeVar, Union
 
 from ._c import ffi
 from ._core import check, error, lib
 from .errors import ArgumentError
+
+_Kind = TypeVar("_Kind", bound="_Policy")
 
 GROUPS = {"max": 0, "mean": 1, "sum": 2}
 POOLINGS = {"max": 0, "average": 1}
@@ -402,8 +404,8 @@ def eviction(of: Union[str, Eviction, None], **fields: Any) -> Optional[Eviction
     return _make(EVICTIONS[of], fields)
 
 
-def _make(kind: Any, fields: dict[str, Any]) -> Any:
-    known = [field.name for field in dataclasses.fields(kind)]
+def _make(kind: type[_Kind], fields: dict[str, Any]) -> _Kind:
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in fields:
         if name not in known:
             raise ArgumentError(f"{kind.kind} has no {name!r}: it has {', '.join(known) or 'no fields'}")
