@@ -34,8 +34,9 @@ version=$("$PYTHON" -c 'import platform; print(platform.python_version(), platfo
 folder=$cache/python-$name$wheels-$version-$hash
 mkdir -p "$cache"
 
-# One makes it and others wait. It is whole once it has the file `made`: a virtual environment cannot be
-# made elsewhere and moved, for its programs have its path.
+# One makes it and others wait, also for the pip of one that was killed, which holds the lock as well. It is
+# whole once it has the file `made`: a virtual environment cannot be made elsewhere and moved, for its
+# programs have its path.
 exec 9>"$folder.lock"
 flock 9
 if [ ! -e "$folder/made" ]; then
@@ -51,9 +52,9 @@ if [ ! -e "$folder/made" ]; then
         "$PYTHON" -m venv "$folder"
         make=("$folder/bin/python" -m pip install)
     fi
-    if ! "${make[@]}" --quiet --disable-pip-version-check -r "$requirements" >"$log" 2>&1 9>&-; then
+    if ! "${make[@]}" --quiet --disable-pip-version-check -r "$requirements" >"$log" 2>&1; then
         tail -n 5 "$log" >&2
-        rm -rf "$folder"
+        rm -rf "$folder" "$log"
         cannot "PyPI did not give what $requirements names"
     fi
     rm -f "$log"

@@ -43,7 +43,10 @@ END_OF_PYTHON
 )
 for package in $bundled libxxhash-dev; do
     licence=/usr/share/doc/$package/copyright
-    [ -e "$licence" ] || { printf 'wheel.sh: the wheel needs the licence of %s: no %s\n' "$package" "$licence" >&2; exit 1; }
+    if [ ! -e "$licence" ]; then
+        printf 'wheel.sh: the wheel must hold the licence of %s, there is no %s\n' "$package" "$licence" >&2
+        exit 1
+    fi
     cp "$licence" "$info/licenses/$package"
 done
 mkdir -p "$out"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a plan by the package that is installed in a folder, and looks at where it and its libraries come from.
+"""Runs a plan by the package that is installed in a folder, and looks where it and its libraries come from.
 
 Usage: installed.py FOLDER BACKEND, the backend that must be found where none is asked for"""
 import doctest
