@@ -14,7 +14,7 @@ from typing import Any, Callable
 from . import errors
 from ._c import ffi
 
-_FOLDER = pathlib.Path(__file__).resolve().parent / "lib"
+_FOLDER = pathlib.Path(__file__).absolute().parent / "lib"
 
 
 def _vendors_beside_python() -> None:
