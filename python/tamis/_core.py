@@ -151,7 +151,7 @@ class callback:
 
 class telling(callback):
     """The same around what cannot end the call: a line of the log, a report of progress. The call goes on
-    where that raises: cffi prints the exception. KeyboardInterrupt is raised once the call has returned."""
+    where that raises; sys.unraisablehook gets it. KeyboardInterrupt is raised once the call has returned."""
 
     def __exit__(self, kind: Any, value: BaseException | None, trace: Any) -> bool:
         _local.depth -= 1

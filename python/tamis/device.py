@@ -76,7 +76,7 @@ class Context(_core.Object):
         log: called with a level (``"error"``, ``"warn"``, ``"info"``, ``"debug"``) and a line.
         build: called with (done, all, seconds) while kernels are compiled.
 
-    What `log` and `build` raise is printed, and the call goes on.
+    What `log` and `build` raise goes to sys.unraisablehook, which prints it, and the call goes on.
 
     One thread at a time uses a context and what was made from it: a call that comes while another
     thread is in one raises StateError. Threads may take turns; contexts are independent.
