@@ -145,6 +145,7 @@ class Lists(Selection):
     kind = "caller"
     _code = lib.TAMIS_SELECT_CALLER
     budget: int = 2048
+    dense_layers: int = 0
 
 
 # ---- Evictions ------------------------------------------------------------------------------------
