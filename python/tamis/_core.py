@@ -107,6 +107,13 @@ def text(pointer: Any) -> str:
     return ffi.string(pointer).decode("utf-8", "replace")
 
 
+def choice(what: str, name: Any, known: dict[str, int]) -> int:
+    """The library's number of a name. Raises ArgumentError with the names that are known."""
+    if name not in known:
+        raise errors.ArgumentError(f"{what} is {name!r}: known are {', '.join(known)}")
+    return known[name]
+
+
 def path_bytes(path: str | os.PathLike[str]) -> bytes:
     return os.fsencode(path)
 
@@ -122,20 +129,29 @@ class callback:
     """``with callback(error):`` around what the library calls in Python, where that may end the call. An
     exception that it raises goes to the caller of the library's call; while it runs nothing is destroyed.
 
+    Args:
+        ends: the library lets it make and destroy objects of the context: what is forgotten is destroyed.
+
     Attributes:
         failed: whether it has raised.
     """
 
-    def __init__(self, error_of_call: Any = NULL) -> None:
+    def __init__(self, error_of_call: Any = NULL, *, ends: bool = False) -> None:
         self.error = error_of_call
         self.failed = False
+        self._waits = not ends
 
     def __enter__(self) -> callback:
         _local.depth = getattr(_local, "depth", 0) + 1
+        _local.waits = getattr(_local, "waits", 0) + self._waits
         return self
 
-    def __exit__(self, kind: Any, value: BaseException | None, trace: Any) -> bool:
+    def _leave(self) -> None:
         _local.depth -= 1
+        _local.waits -= self._waits
+
+    def __exit__(self, kind: Any, value: BaseException | None, trace: Any) -> bool:
+        self._leave()
         if value is None:
             return False
         error()
@@ -154,7 +170,7 @@ class telling(callback):
     where that raises; sys.unraisablehook gets it. KeyboardInterrupt is raised once the call has returned."""
 
     def __exit__(self, kind: Any, value: BaseException | None, trace: Any) -> bool:
-        _local.depth -= 1
+        self._leave()
         if value is None or isinstance(value, Exception):
             return False
         _interrupts[threading.get_ident()] = value
@@ -233,7 +249,7 @@ class Owner:
         """Calls each if this thread may, and takes away those that are done; whether that is all."""
         with self._lock:
             context = self.context
-            if context and (getattr(_local, "depth", 0) or lib.tamis_context_enter(context, NULL)):
+            if context and (getattr(_local, "waits", 0) or lib.tamis_context_enter(context, NULL)):
                 return False
         try:
             ends[:] = [pair for pair in ends if not pair[0]() and context]
