@@ -30,5 +30,7 @@ from .plan import (NO_ROW, Attention, Counters, Evicted, Layer, Plan, PlanMemory
 from .policy import (H2O, TOVA, AdaKV, AnDPro, CriticalAdaKV, CriticalKV, DefensiveKV, Eviction, Full, Kept,
                      Knorm, Lists, Oracle, PyramidKV, Quest, Random, Selection, SnapKV, Streaming, Window,
                      eviction, selection)
+from .plan import OpenStep
+from .view import View
 
 __version__ = version()

@@ -355,6 +355,28 @@ def rows(array: Array) -> Any:
     return found
 
 
+def integers(data: Any, dtype: Any, what: str) -> numpy.ndarray:
+    """A packed array of one dimension of whole numbers. Raises ArgumentError with the first one that `dtype`
+    does not hold.
+
+    >>> integers(range(3), numpy.int32, "tokens")
+    array([0, 1, 2], dtype=int32)
+    """
+    found = numpy.asarray(data)
+    if found.size == 0:
+        return numpy.empty(0, dtype)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ArgumentError(f"{what}: an array of {found.dtype} of shape {found.shape} is no list of whole "
+                            "numbers")
+    if found.dtype != dtype:
+        limits = numpy.iinfo(dtype)
+        wrong = (found < limits.min) | (found > limits.max)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise ArgumentError(f"{what}: entry {at} is {found[at]}")
+    return numpy.ascontiguousarray(found, dtype)
+
+
 def to_bf16(data: numpy.ndarray) -> numpy.ndarray:
     """f32 rounded to bf16, to nearest even, as uint16; NaN stays NaN.
 

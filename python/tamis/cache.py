@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence as Seq, Union
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence as Seq, TypeVar, Union
 
 import numpy
 
@@ -83,9 +83,12 @@ class SequenceStats:
     shortest: int
 
 
-def fill(kind: Any, struct: Any) -> Any:
+_Kind = TypeVar("_Kind")
+
+
+def fill(kind: type[_Kind], struct: Any) -> _Kind:
     """A dataclass of numbers from a struct that has fields of the same names."""
-    return kind(*(getattr(struct, field.name) for field in dataclasses.fields(kind)))
+    return kind(*(getattr(struct, field.name) for field in dataclasses.fields(kind)))  # type: ignore
 
 
 class Cache(_core.Object):

@@ -277,9 +277,9 @@ class Plan(_core.Object):
         Takes all memory of the step. Raises FullError with the pages needed and free; then nothing has
         changed."""
         self.cache.context._owner.collect()
-        step = Step(self, sequences, rows, exact, exact_from, parents)
-        check(lib.tamis_plan_step_begin(self._pointer, step._struct, error()))
-        return step._opened()
+        batch = _Batch(self.cache, sequences, rows, exact, exact_from, parents)
+        check(lib.tamis_plan_step_begin(self._pointer, batch.struct, error()))
+        return Step(self, batch.rows, selected_rows(batch.rows, exact, exact_from), batch.sequences)
 
     def close(self) -> None:
         super().close()
@@ -290,9 +290,9 @@ class Plan(_core.Object):
                    rows: Union[int, Seq[int], None] = None, *, exact: bool = False, exact_from: int = 0,
                    parents: Optional[Seq[int]] = None) -> StepPages:
         """The pages that a step would take, if it was begun now. Changes nothing."""
-        step = Step(self, sequences, rows, exact, exact_from, parents)
+        batch = _Batch(self.cache, sequences, rows, exact, exact_from, parents)
         out = ffi.new("tamis_step_pages *")
-        check(lib.tamis_plan_step_pages(self._pointer, step._struct, out, error()))
+        check(lib.tamis_plan_step_pages(self._pointer, batch.struct, out, error()))
         return fill(StepPages, out)
 
     def keep_path(self, sequence: Sequence, row: int) -> None:
@@ -428,72 +428,71 @@ class _Reads:
         return out
 
 
+def rows_of(rows: Union[int, Seq[int], None], count: int) -> list[int]:
+    """The numbers of rows that `count` sequences bring to a step: one each, as many each, or as listed."""
+    if rows is None:
+        return [1] * count
+    found = [rows] * count if isinstance(rows, int) else list(rows)
+    if len(found) != count:
+        raise ArgumentError(f"{len(found)} numbers of rows for {count} sequences")
+    return found
+
+
+def selected_rows(rows: list[int], exact: bool, exact_from: int) -> int:
+    """Rows of a step that are not exact."""
+    return 0 if exact else sum(rows[:exact_from] if exact_from else rows)
+
+
+class _Batch:
+    """The tamis_step of sequences and their rows."""
+
+    def __init__(self, cache: Cache, sequences: Union[Sequence, Seq[Sequence]],
+                 rows: Union[int, Seq[int], None], exact: bool, exact_from: int,
+                 parents: Optional[Seq[int]]) -> None:
+        self.sequences = [sequences] if isinstance(sequences, Sequence) else list(sequences)
+        self.rows = rows_of(rows, len(self.sequences))
+        self._handles = handles(cache, self.sequences)
+        struct = self.struct = ffi.new("tamis_step *")
+        struct.sequences, struct.count = self._handles, len(self.sequences)
+        struct.exact, struct.exact_from = exact, exact_from
+        if rows is not None:
+            self._rows = _core.numbers("uint32_t[]", self.rows, "rows")
+            struct.rows = self._rows
+        if parents is not None:
+            if len(parents) != sum(self.rows):
+                raise ArgumentError(f"{len(parents)} parents for {sum(self.rows)} rows")
+            self._parents = _core.numbers("uint32_t[]", parents, "parents")
+            struct.parents = self._parents
+
+
 _NO_PLAN = ffi.new("tamis_plan **")
 
 
-class Step:
-    """An open step of a plan. For each layer `write` (or `load`) comes before `attend`; k and v are
-    [rows][n_kv_heads][head_dim], q and out [rows][n_heads][head_dim], as arrays of any shape with so many
-    elements in a row. Calls enqueue; `Context.wait` comes before the host reads `out` in place."""
+class OpenStep:
+    """The layers of a step that is open. For each of them `write` (or `load`) comes before `attend`; k and
+    v are [rows][n_kv_heads][head_dim], q and out [rows][n_heads][head_dim], as arrays of any shape with so
+    many elements in a row. Calls enqueue; `Context.wait` comes before the host reads `out` in place.
 
-    def __init__(self, plan: Plan, sequences: Union[Sequence, Seq[Sequence]],
-                 rows: Union[int, Seq[int], None], exact: bool, exact_from: int,
-                 parents: Optional[Seq[int]]) -> None:
-        self.plan = plan
-        self.sequences = [sequences] if isinstance(sequences, Sequence) else list(sequences)
-        count = len(self.sequences)
-        self._handles = handles(plan.cache, self.sequences)
-        struct = self._struct = ffi.new("tamis_step *")
-        struct.sequences, struct.count = self._handles, count
-        struct.exact, struct.exact_from = exact, exact_from
-        self.rows = [1] * count
-        if rows is not None:
-            self.rows = [rows] * count if isinstance(rows, int) else list(rows)
-            if len(self.rows) != count:
-                raise ArgumentError(f"{len(self.rows)} numbers of rows for {count} sequences")
-            self._rows = _core.numbers("uint32_t[]", self.rows, "rows")
-            struct.rows = self._rows
-        self.n_rows = sum(self.rows)
-        if parents is not None:
-            if len(parents) != self.n_rows:
-                raise ArgumentError(f"{len(parents)} parents for {self.n_rows} rows")
-            self._parents = _core.numbers("uint32_t[]", parents, "parents")
-            struct.parents = self._parents
-        selected = self.n_rows if not exact_from else sum(self.rows[:exact_from])
-        self._selected = 0 if exact else selected
-        self._at = _NO_PLAN  # where the pointer to the plan is while the step is open
+    Attributes:
+        plan: the plan whose step it is.
+        rows, n_rows: how many rows each sequence brings, and all of them together.
+    """
 
-    def _opened(self) -> Step:
-        plan = self.plan
-        if plan._step is not None:  # of which the library knows no more
-            plan._step._closed()
-        plan._step = self
-        self._at = plan._handle
-        self._reads = plan._reads if self._selected else None
+    def __init__(self, plan: Plan, rows: list[int], selected: int) -> None:
+        self.plan, self.rows, self.n_rows = plan, rows, sum(rows)
+        self._selected = selected
+        self._at = plan._handle  # where the pointer to the plan is while the step is open
+        self._reads = plan._reads if selected else None
         if self._reads is not None:
-            self._reads.begin(self._selected)
-        return self
-
-    def __enter__(self) -> Step:
-        return self
-
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        if not self.open:
-            return
-        try:
-            if kind is None:
-                self.end()
-        finally:
-            if self.open:
-                try:
-                    self.cancel()
-                except Error:  # the error that led here is the reason
-                    pass
+            self._reads.begin(selected)
 
     @property
     def open(self) -> bool:
         """Whether it has neither ended nor been cancelled, nor its plan been closed."""
         return self._at is not _NO_PLAN
+
+    def _closed(self) -> None:
+        self._at = _NO_PLAN
 
     @property
     def _pointer(self) -> Any:
@@ -503,20 +502,6 @@ class Step:
             raise StateError("the plan of this step has been closed" if self.plan.closed
                              else "this step has ended")
         return pointer
-
-    def end(self) -> None:
-        """Ends the step: its rows are part of their sequences."""
-        check(lib.tamis_plan_step_end(self._pointer, error()))
-        self._closed()
-
-    def cancel(self) -> None:
-        """Gives the step up: its rows are truncated away."""
-        check(lib.tamis_plan_step_cancel(self._pointer, error()))
-        self._closed()
-
-    def _closed(self) -> None:
-        self._at = _NO_PLAN
-        self.plan._step = None
 
     def _refused(self, reason: Exception, layer: int, *arrays: Any) -> Exception:
         """What to raise where cffi does not take the arguments of a call."""
@@ -666,6 +651,48 @@ class Step:
         check(lib.tamis_plan_read_selected(self._pointer, row, kv_head, ffi.from_buffer("uint32_t[]", out),
                                            len(out), count, error()))
         return out
+
+
+class Step(OpenStep):
+    """A step of a plan, from `Plan.step` or `View.step` to `end` or `cancel`: ``with`` ends it, or cancels it
+    where the block raises. `sequences` are those of the cache; a view has none."""
+
+    def __init__(self, plan: Plan, rows: list[int], selected: int, sequences: Seq[Sequence] = ()) -> None:
+        super().__init__(plan, rows, selected)
+        self.sequences = list(sequences)
+        if plan._step is not None:  # of which the library knows no more
+            plan._step._closed()
+        plan._step = self
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        if not self.open:
+            return
+        try:
+            if kind is None:
+                self.end()
+        finally:
+            if self.open:
+                try:
+                    self.cancel()
+                except Error:  # the error that led here is the reason
+                    pass
+
+    def end(self) -> None:
+        """Ends the step: its rows are part of their sequences."""
+        check(lib.tamis_plan_step_end(self._pointer, error()))
+        self._closed()
+
+    def cancel(self) -> None:
+        """Gives the step up: its rows are truncated away."""
+        check(lib.tamis_plan_step_cancel(self._pointer, error()))
+        self._closed()
+
+    def _closed(self) -> None:
+        super()._closed()
+        self.plan._step = None
 
 
 def _shaped(data: Any, dtype: Any, shape: tuple[Optional[int], ...], what: str) -> numpy.ndarray:
