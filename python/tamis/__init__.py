@@ -31,6 +31,9 @@ from .policy import (H2O, TOVA, AdaKV, AnDPro, CriticalAdaKV, CriticalKV, Defens
                      Knorm, Lists, Oracle, PyramidKV, Quest, Random, Selection, SnapKV, Streaming, Window,
                      eviction, selection)
 from .plan import OpenStep
+from .recording import record, record_id, record_prefix, record_sequence
+from .store import (Chunk, ChunkId, ChunkInfo, ChunkShape, Store, StoreFound, StoreStats, TierStats,
+                    fingerprint_extend)
 from .view import View
 
 __version__ = version()
