@@ -30,5 +30,13 @@ from .plan import (NO_ROW, Attention, Counters, Evicted, Layer, Plan, PlanMemory
 from .policy import (H2O, TOVA, AdaKV, AnDPro, CriticalAdaKV, CriticalKV, DefensiveKV, Eviction, Full, Kept,
                      Knorm, Lists, Oracle, PyramidKV, Quest, Random, Selection, SnapKV, Streaming, Window,
                      eviction, selection)
+from .blend import (Blend, BlendCosts, BlendEngine, BlendLayerStats, BlendStats, BlendTier, Part, choose_tier,
+                    share_of)
+from .plan import OpenStep
+from .recording import record, record_id, record_prefix, record_sequence
+from .store import (Chunk, ChunkId, ChunkInfo, ChunkShape, Store, StoreFound, StoreStats, TierStats,
+                    fingerprint_extend)
+from .trials import Trial, TrialFigures, read_trials, trial_passed, trial_path, write_trial
+from .view import View
 
 __version__ = version()

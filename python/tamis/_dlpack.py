@@ -71,7 +71,7 @@ def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def take(data: Any) -> Foreign:
-    """The memory of an object that has __cuda_array_interface__, __array_interface__ or __dlpack__."""
+    """The memory of a NumPy array, or of an object that has __dlpack__ or __cuda_array_interface__."""
     import numpy
 
     if isinstance(data, numpy.ndarray):  # read-only arrays have no DLPack
@@ -84,10 +84,10 @@ def take(data: Any) -> Foreign:
         names = {"float32": "f32", "float16": "f16", "int32": "i32", "uint8": "u8"}
         return Foreign(data.ctypes.data, data.shape, tuple(n // data.itemsize for n in data.strides),
                        names[data.dtype.name], "cpu", not data.flags.writeable, data)
-    interface = getattr(data, "__cuda_array_interface__", None)
-    if interface is not None:
-        return _take_cuda(data, interface)
-    if not hasattr(data, "__dlpack__"):
+    if not hasattr(data, "__dlpack__"):  # which knows bf16, too
+        interface = getattr(data, "__cuda_array_interface__", None)
+        if interface is not None:
+            return _take_cuda(data, interface)
         raise ArgumentError(f"a {type(data).__name__} has no memory to share: NumPy arrays, and objects with "
                             "__dlpack__ or __cuda_array_interface__ have")
     device = data.__dlpack_device__()[0]

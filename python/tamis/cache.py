@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence as Seq, Union
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence as Seq, TypeVar, Union
 
 import numpy
 
@@ -83,9 +83,12 @@ class SequenceStats:
     shortest: int
 
 
-def fill(kind: Any, struct: Any) -> Any:
+_Kind = TypeVar("_Kind")
+
+
+def fill(kind: type[_Kind], struct: Any) -> _Kind:
     """A dataclass of numbers from a struct that has fields of the same names."""
-    return kind(*(getattr(struct, field.name) for field in dataclasses.fields(kind)))
+    return kind(*(getattr(struct, field.name) for field in dataclasses.fields(kind)))  # type: ignore
 
 
 class Cache(_core.Object):
@@ -110,10 +113,9 @@ class Cache(_core.Object):
                  bounds: Union[str, Bounds] = "minmax", bounds_dtype: Optional[str] = None,
                  planes: Iterable[str] = (), layer_tokens: Optional[Seq[int]] = None) -> None:
         params = ffi.new("tamis_cache_params *")
-        params.n_layers, params.n_heads = n_layers, n_heads
-        params.n_kv_heads, params.head_dim = n_kv_heads, head_dim
-        params.capacity_tokens, params.capacity_bytes = capacity_tokens, capacity_bytes
-        params.dtype, params.page_size = dtype_code(dtype), page_size
+        _core.put(params, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
+                  capacity_tokens=capacity_tokens, capacity_bytes=capacity_bytes, page_size=page_size)
+        params.dtype = dtype_code(dtype)
         bounds_of(bounds)._fill(params.bounds)
         if bounds_dtype not in (None, "q8"):
             raise ArgumentError(f"bounds_dtype {bounds_dtype!r}: None and 'q8' are known")
@@ -122,7 +124,7 @@ class Cache(_core.Object):
         if layer_tokens is not None:
             if len(layer_tokens) != n_layers:
                 raise ArgumentError(f"layer_tokens has {len(layer_tokens)} entries for {n_layers} layers")
-            tokens = ffi.new("uint64_t[]", list(layer_tokens))
+            tokens = _core.numbers("uint64_t[]", layer_tokens, "layer_tokens")
             params.layer_tokens = tokens
         context._owner.collect()
         handle = ffi.new("tamis_cache **")
@@ -193,7 +195,7 @@ def _remove(owner: _core.Owner, cache: Any, handle: int) -> None:
         # A cache that has been closed has no sequences; one with an open step keeps them until its end.
         return not cache[0] or lib.tamis_cache_remove(cache[0], handle, NULL) != lib.TAMIS_E_STATE
 
-    owner.release(end)
+    owner.release(end, None)
 
 
 class Sequence:
@@ -233,6 +235,7 @@ class Sequence:
 
     def fork(self) -> Sequence:
         """A sequence with the same content, which shares pages until one of them writes. Takes no pages."""
+        self.cache.context._owner.collect()
         out = ffi.new("tamis_sequence *")
         check(lib.tamis_cache_fork(self.cache._pointer, self.handle, out, error()))
         return Sequence(self.cache, out[0])
