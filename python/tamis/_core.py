@@ -165,7 +165,7 @@ class Owner:
 
 
 def _destroy(owner: Owner | None, name: str, handle: Any, keep: Any, now: bool = False) -> None:
-    def end() -> bool:
+    def end(_: Any = keep) -> bool:  # which lives as long as this waits
         getattr(lib, name)(handle)  # sets it to NULL
         return True
 
@@ -202,8 +202,9 @@ class Object:
 
     def close(self) -> None:
         """Destroys it now, after waiting for another thread that is in the context. Where other objects
-        were made from it, its memory is given back with the last of them. Not inside a callback."""
-        if getattr(_local, "depth", 0):
+        were made from it, its memory is given back with the last of them. Not inside a callback, unless it
+        belongs to no context."""
+        if getattr(_local, "depth", 0) and self._owner is not None:
             raise errors.StateError(f"a {type(self).__name__} cannot be closed inside a callback")
         end = self._end.detach()
         if end is not None:
