@@ -30,5 +30,11 @@ from .plan import (NO_ROW, Attention, Counters, Evicted, Layer, Plan, PlanMemory
 from .policy import (H2O, TOVA, AdaKV, AnDPro, CriticalAdaKV, CriticalKV, DefensiveKV, Eviction, Full, Kept,
                      Knorm, Lists, Oracle, PyramidKV, Quest, Random, Selection, SnapKV, Streaming, Window,
                      eviction, selection)
+from .batch import Event, Scheduler, SchedulerStats
+from .model import (Architecture, AttentionRows, Model, ModelInfo, Run, Runner, architectures, load)
+from .sampling import Sampler, Sampling
+from .saved import restore, save
+from .session import Session
+from .vocab import Vocab
 
 __version__ = version()
