@@ -177,6 +177,18 @@ class telling(callback):
         return True
 
 
+def _lost(kind: Any, value: BaseException, trace: Any) -> None:
+    error()
+    _local.raised = value
+
+
+def function_for_c(kind: str, call: Callable[..., Any], failed: Any = None) -> Any:
+    """`call`, whose body is ``with callback(): ...``, as a C function of a type; `failed` is what it answers
+    where an exception comes outside of that block: a signal's handler may raise as soon as `call` begins,
+    as Ctrl-C does. It travels as well."""
+    return ffi.callback(kind, call, error=failed, onerror=_lost)
+
+
 # ---- The end of objects ---------------------------------------------------------------------------
 
 
@@ -282,6 +294,7 @@ class Object:
     another one uses the context is destroyed when that one makes something or begins a step."""
 
     _owner: Owner | None
+    _end: weakref.finalize[Any, Any] | None = None  # None: it belongs to another object, and ends with that
 
     def _take(self, owner: Owner | None, handle: Any, destroy: str, keep: Any = None) -> None:
         """Owns *handle, which `destroy` ends; `keep` lives at least as long."""
@@ -289,6 +302,11 @@ class Object:
         self._handle = handle
         self._keep = keep
         self._end = weakref.finalize(self, _destroy, owner, destroy, handle, keep)
+
+    def _collect(self) -> None:
+        """Ends what waits for that in its context: what makes something calls it."""
+        if self._owner is not None:
+            self._owner.collect()
 
     @property
     def _pointer(self) -> Any:
@@ -308,6 +326,8 @@ class Object:
         belongs to no context."""
         if getattr(_local, "depth", 0) and self._owner is not None:
             raise errors.StateError(f"a {type(self).__name__} cannot be closed inside a callback")
+        if self._end is None:
+            raise errors.StateError(f"this {type(self).__name__} is closed with what it belongs to")
         end = self._end.detach()
         if end is not None:
             owner, name, handle, keep = end[2]
