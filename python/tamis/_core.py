@@ -9,7 +9,7 @@ import os
 import pathlib
 import threading
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, Iterable, Optional
 
 from . import errors
 from ._c import ffi
@@ -44,17 +44,43 @@ def error() -> Any:
 
 def check(status: int) -> None:
     """Raises what the last call of this thread answered, unless that is OK."""
-    if status:
+    if status or _interrupts:
         _raise(status)
 
 
 def _raise(status: int) -> None:
     # What a callback of Python's raised is the reason of the failure itself.
-    raised = getattr(_local, "raised", None)
-    if raised is not None:
+    raised()
+    if threading.get_ident() in _interrupts:
+        raise _interrupts.pop(threading.get_ident())
+    if status:
+        raise errors.BY_CODE[status](text(_local.error.text))
+
+
+def raised() -> None:
+    """Raises what a callback has raised in the last call; for calls that answer no status of their own."""
+    value = getattr(_local, "raised", None)
+    if value is not None:
         _local.raised = None
-        raise raised
-    raise errors.BY_CODE[status](text(_local.error.text))
+        raise value
+
+
+def put(struct: Any, **fields: Any) -> None:
+    """Sets numbers of a struct. Raises ArgumentError with the name and value of one that does not fit."""
+    for name, value in fields.items():
+        try:
+            setattr(struct, name, value)
+        except OverflowError as reason:
+            raise errors.ArgumentError(f"{name} is {value!r}: {reason}") from None
+
+
+def numbers(kind: str, values: Iterable[int], name: str) -> Any:
+    """An array of C, such as of ``"uint32_t[]"``. Raises ArgumentError where one does not fit."""
+    values = list(values)
+    try:
+        return ffi.new(kind, values)
+    except OverflowError as reason:
+        raise errors.ArgumentError(f"{name} are {values}: {reason}") from None
 
 
 def function(name: str) -> Any:
@@ -67,8 +93,14 @@ def function(name: str) -> Any:
 
 def text(pointer: Any) -> str:
     """A C string as str; bytes that are no UTF-8 become U+FFFD."""
-    string: bytes = ffi.string(pointer)
-    return string.decode("utf-8", "replace")
+    return ffi.string(pointer).decode("utf-8", "replace")
+
+
+def choice(what: str, name: Any, known: dict[str, int]) -> int:
+    """The library's number of a name. Raises ArgumentError with the names that are known."""
+    if name not in known:
+        raise errors.ArgumentError(f"{what} is {name!r}: known are {', '.join(known)}")
+    return known[name]
 
 
 def path_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -77,25 +109,43 @@ def path_bytes(path: str | os.PathLike[str]) -> bytes:
 
 # ---- Callbacks ------------------------------------------------------------------------------------
 
+# KeyboardInterrupt and its like that came while a callback ran which could not end the call: what each
+# thread is to raise once the call has returned.
+_interrupts: dict[int, BaseException] = {}
+
 
 class callback:
-    """``with callback():`` around what the library calls in Python. An exception that it raises goes
-    to the caller of the library's call; while it runs nothing is destroyed."""
+    """``with callback(error):`` around what the library calls in Python, where that may end the call. An
+    exception that it raises goes to the caller of the library's call; while it runs nothing is destroyed.
 
-    def __init__(self, error_of_call: Any = NULL) -> None:
+    Args:
+        ends: the library lets it make and destroy objects of the context: what is forgotten is destroyed.
+
+    Attributes:
+        failed: whether it has raised.
+    """
+
+    def __init__(self, error_of_call: Any = NULL, *, ends: bool = False) -> None:
         self.error = error_of_call
         self.failed = False
+        self._waits = not ends
 
     def __enter__(self) -> callback:
         _local.depth = getattr(_local, "depth", 0) + 1
+        _local.waits = getattr(_local, "waits", 0) + self._waits
         return self
 
-    def __exit__(self, kind: Any, value: BaseException | None, trace: Any) -> bool:
+    def _leave(self) -> None:
         _local.depth -= 1
+        _local.waits -= self._waits
+
+    def __exit__(self, kind: Any, value: BaseException | None, trace: Any) -> bool:
+        self._leave()
         if value is None:
             return False
         error()
-        _local.raised = value
+        if _local.raised is None:
+            _local.raised = value
         self.failed = True
         if self.error:
             reason = f"{type(value).__name__}: {value}".encode()[:500]
@@ -104,12 +154,28 @@ class callback:
         return True
 
 
-def raised() -> None:
-    """Raises what a callback has raised in a call that answers no status of its own."""
-    value = getattr(_local, "raised", None)
-    if value is not None:
-        _local.raised = None
-        raise value
+class telling(callback):
+    """The same around what cannot end the call: a line of the log, a report of progress. The call goes on
+    where that raises; sys.unraisablehook gets it. KeyboardInterrupt is raised once the call has returned."""
+
+    def __exit__(self, kind: Any, value: BaseException | None, trace: Any) -> bool:
+        self._leave()
+        if value is None or isinstance(value, Exception):
+            return False
+        _interrupts[threading.get_ident()] = value
+        return True
+
+
+def _lost(kind: Any, value: BaseException, trace: Any) -> None:
+    error()
+    _local.raised = value
+
+
+def function_for_c(kind: str, call: Callable[..., Any], failed: Any = None) -> Any:
+    """`call`, whose body is ``with callback(): ...``, as a C function of a type; `failed` is what it answers
+    where an exception comes outside of that block: a signal's handler may raise as soon as `call` begins,
+    as Ctrl-C does. It travels as well."""
+    return ffi.callback(kind, call, error=failed, onerror=_lost)
 
 
 # ---- The end of objects ---------------------------------------------------------------------------
@@ -118,58 +184,106 @@ def raised() -> None:
 class Owner:
     """What a context and all that is made from it share: when a forgotten object may be destroyed.
 
-    The garbage collector may run anywhere: inside a callback of the library, and in another thread
-    than the one that uses the context. What cannot be destroyed at once waits here for the next call
-    that makes something."""
+    The garbage collector may run anywhere: inside a callback of the library, and in another thread than the
+    one that uses the context, whose next call would then be refused. So what is forgotten is destroyed at
+    once only in the thread that was the last to `collect`. Else it waits for the next `collect`, or for the
+    context's end. A child of os.fork destroys nothing of its parent's: drivers' threads are not there."""
 
     def __init__(self) -> None:
         self.context = NULL  # NULL before it is made and once it is destroyed
-        self._lock = threading.RLock()  # over `context`; the collector may come in while it is held
+        self._process = os.getpid()
+        self._thread = threading.get_ident()
+        self._lock = threading.RLock()  # over `context` and both queues; the collector may come in
         self._waiting: collections.deque[Callable[[], bool]] = collections.deque()
+        # What each of those that wait still uses. That may be the context, which therefore holds this.
+        self._kept: Callable[[], Optional[collections.deque[Any]]] = lambda: None
 
-    def release(self, end: Callable[[], bool]) -> None:
-        """Calls `end`, which answers whether it is done, now or later."""
-        if getattr(_local, "depth", 0) or not self._ended(end):
-            self._waiting.append(end)
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a child of the one that has the device."""
+        return self._process != os.getpid()
 
-    def _ended(self, end: Callable[[], bool]) -> bool:
-        with self._lock:
-            context = self.context
-            if context and lib.tamis_context_enter(context, NULL):
-                return False
-        try:
-            return end()
-        finally:
-            if context:
-                lib.tamis_context_leave(context)
+    def begin(self, context: Any) -> collections.deque[Any]:
+        """Of a context that has just been made. Python's object of it holds what is answered."""
+        kept: collections.deque[Any] = collections.deque()
+        self.context, self._kept = context, weakref.ref(kept)
+        return kept
 
-    def forget(self) -> None:
-        """The context is about to be destroyed."""
+    def end(self) -> None:
+        """Ends what waits, before the context is destroyed."""
         with self._lock:
             self.context = NULL
+            ends = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        for end in ends:
+            end()
+
+    def release(self, end: Callable[[], bool], keep: Any) -> None:
+        """Calls `end`, which answers whether it is done, now or later; `keep` lives until then."""
+        if self.inherited:
+            return
+        if threading.get_ident() != self._thread or not self._ended([(end, keep)]):
+            self._wait([(end, keep)])
 
     def collect(self) -> None:
-        """Ends what waits; each call that makes something begins with it."""
-        for _ in range(len(self._waiting)):
-            self.release(self._waiting.popleft())
+        """Ends what waits. Each call that makes something or begins a step begins with it."""
+        self._thread = threading.get_ident()
+        if not self._waiting or self.inherited:
+            return
+        with self._lock:
+            kept = self._kept()
+            assert kept is not None  # by the context, of which something is being made
+            ends = [(self._waiting.popleft(), kept.popleft()) for _ in range(len(self._waiting))]
+        if not self._ended(ends):
+            self._wait(ends)
+
+    def _wait(self, ends: list[tuple[Callable[[], bool], Any]]) -> None:
+        with self._lock:
+            kept = self._kept()
+            if self.context and kept is not None:
+                kept.extend(keep for _, keep in ends)
+                self._waiting.extend(end for end, _ in ends)
+                return
+        for end, _ in ends:  # nobody uses the context any more
+            end()
+
+    def _ended(self, ends: list[tuple[Callable[[], bool], Any]]) -> bool:
+        """Calls each if this thread may, and takes away those that are done; whether that is all."""
+        with self._lock:
+            context = self.context
+            if context and (getattr(_local, "waits", 0) or lib.tamis_context_enter(context, NULL)):
+                return False
+        try:
+            ends[:] = [pair for pair in ends if not pair[0]() and context]
+        finally:
+            lib.tamis_context_leave(context)
+        return not ends
+
+
+_CONTEXT = "tamis_context_destroy"
 
 
 def _destroy(owner: Owner | None, name: str, handle: Any, keep: Any, now: bool = False) -> None:
-    def end() -> bool:
+    def end(_: Any = keep) -> bool:  # which lives as long as this waits
         getattr(lib, name)(handle)  # sets it to NULL
         return True
 
-    if owner is None or now:
+    if owner is not None and owner.inherited:
+        handle[0] = NULL
+    elif owner is None or now or name == _CONTEXT:
+        if owner is not None and name == _CONTEXT:
+            owner.end()
         end()
     else:
-        owner.release(end)
+        owner.release(end, keep)
 
 
 class Object:
     """Base of what the library makes: it is destroyed by close(), at the end of a ``with`` block, or when
-    it is forgotten, in any order. After that its calls raise StateError."""
+    it is forgotten, in any order. After that its calls raise StateError. What one thread forgets while
+    another one uses the context is destroyed when that one makes something or begins a step."""
 
     _owner: Owner | None
+    _end: weakref.finalize[Any, Any] | None = None  # None: it belongs to another object, and ends with that
 
     def _take(self, owner: Owner | None, handle: Any, destroy: str, keep: Any = None) -> None:
         """Owns *handle, which `destroy` ends; `keep` lives at least as long."""
@@ -178,11 +292,16 @@ class Object:
         self._keep = keep
         self._end = weakref.finalize(self, _destroy, owner, destroy, handle, keep)
 
+    def _collect(self) -> None:
+        """Ends what waits for that in its context: what makes something calls it."""
+        if self._owner is not None:
+            self._owner.collect()
+
     @property
     def _pointer(self) -> Any:
         pointer = self._handle[0]
         if not pointer:
-            raise errors.StateError(f"this {type(self).__name__} has been closed")
+            raise errors.StateError(f"this {type(self).__name__.lstrip('_')} has been closed")
         return pointer
 
     @property
@@ -192,13 +311,16 @@ class Object:
 
     def close(self) -> None:
         """Destroys it now, after waiting for another thread that is in the context. Where other objects
-        were made from it, its memory is given back with the last of them. Not inside a callback."""
-        if getattr(_local, "depth", 0):
+        were made from it, its memory is given back with the last of them. Not inside a callback, unless it
+        belongs to no context."""
+        if getattr(_local, "depth", 0) and self._owner is not None:
             raise errors.StateError(f"a {type(self).__name__} cannot be closed inside a callback")
+        if self._end is None:
+            raise errors.StateError(f"this {type(self).__name__} is closed with what it belongs to")
         end = self._end.detach()
         if end is not None:
-            owner, destroy, handle, keep = end[2]
-            _destroy(owner, destroy, handle, keep, now=True)
+            owner, name, handle, keep = end[2]
+            _destroy(owner, name, handle, keep, now=True)
 
     def __enter__(self) -> Any:
         return self

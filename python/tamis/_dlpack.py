@@ -71,7 +71,7 @@ def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def take(data: Any) -> Foreign:
-    """The memory of an object that has __cuda_array_interface__, __array_interface__ or __dlpack__."""
+    """The memory of a NumPy array, or of an object that has __dlpack__ or __cuda_array_interface__."""
     import numpy
 
     if isinstance(data, numpy.ndarray):  # read-only arrays have no DLPack
@@ -84,10 +84,10 @@ def take(data: Any) -> Foreign:
         names = {"float32": "f32", "float16": "f16", "int32": "i32", "uint8": "u8"}
         return Foreign(data.ctypes.data, data.shape, tuple(n // data.itemsize for n in data.strides),
                        names[data.dtype.name], "cpu", not data.flags.writeable, data)
-    interface = getattr(data, "__cuda_array_interface__", None)
-    if interface is not None:
-        return _take_cuda(data, interface)
-    if not hasattr(data, "__dlpack__"):
+    if not hasattr(data, "__dlpack__"):  # which knows bf16, too
+        interface = getattr(data, "__cuda_array_interface__", None)
+        if interface is not None:
+            return _take_cuda(data, interface)
         raise ArgumentError(f"a {type(data).__name__} has no memory to share: NumPy arrays, and objects with "
                             "__dlpack__ or __cuda_array_interface__ have")
     device = data.__dlpack_device__()[0]
@@ -124,17 +124,16 @@ def _take_cuda(data: Any, interface: dict[str, Any]) -> Foreign:
 _given: dict[int, tuple[Any, ...]] = {}  # what each tensor that others hold is made of
 
 
+@_Deleter
 def _forget(managed: Any) -> None:
     _given.pop(ctypes.addressof(managed.contents), None)
 
 
+@_Destructor
 def _unused(capsule: int) -> None:
     """A capsule that nobody has taken is destroyed: what it held goes with it."""
     if _dying_is(capsule, _FRESH):
         _given.pop(_dying_pointer(capsule, _FRESH), None)
-
-
-_forget_by_c, _unused_by_c = _Deleter(_forget), _Destructor(_unused)
 
 
 def give(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str,
@@ -147,7 +146,7 @@ def give(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, .
     managed.tensor = _Tensor(address, device[0], device[1], len(shape), _DataType(code, bits, 1),
                              ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)),
                              ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64)), 0)
-    managed.deleter = _forget_by_c
+    managed.deleter = _forget
     place = ctypes.addressof(managed)
     _given[place] = (managed, sizes, steps, owner)
-    return _api.PyCapsule_New(place, _FRESH, _unused_by_c)
+    return _api.PyCapsule_New(place, _FRESH, _unused)

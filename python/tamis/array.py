@@ -2,6 +2,7 @@
 """Arrays in device memory (tamis/buffer.h), and the ways to and from NumPy and torch without copies."""
 from __future__ import annotations
 
+import weakref
 from typing import Any, Optional, Sequence as Seq
 
 import numpy
@@ -11,7 +12,7 @@ from . import _core, _dlpack
 from ._c import ffi
 from ._core import check, error, lib
 from .device import Context
-from .errors import ArgumentError, UnsupportedError
+from .errors import ArgumentError, StateError, UnsupportedError
 
 #: dtype → (bytes of an element, NumPy's dtype, tamis_dtype of rows or None)
 DTYPES: dict[str, tuple[int, Any, Optional[int]]] = {
@@ -51,19 +52,39 @@ def name_of(dtype: Any) -> str:
 
 
 class _Buffer(_core.Object):
-    """A tamis_buffer. It is shared by the arrays that lie in it."""
+    """A tamis_buffer, which the arrays that lie in it share."""
 
-    def __init__(self, context: Context, handle: Any, keep: Any = None) -> None:
+    def __init__(self, context: Context, handle: Any, foreign: Optional[_dlpack.Foreign] = None) -> None:
         self._context = context
-        self._take(context._owner, handle, "tamis_buffer_destroy", (keep, context))
+        self._foreign = foreign  # whose memory it is; None: its own
+        self._arrays: weakref.WeakSet[Array] = weakref.WeakSet()  # whose tamis_rows name it
+        self._uses: weakref.WeakSet[_Use] = weakref.WeakSet()
+        self._take(context._owner, handle, "tamis_buffer_destroy", (foreign, context))
+
+    def close(self) -> None:
+        uses = len(self._uses)
+        if uses and self._foreign is None:
+            raise StateError(f"NumPy views or DLPack tensors of this memory are left ({uses}): they would "
+                             "read what is no longer there")
+        super().close()
+        for array in self._arrays:
+            array._rows.buffer = ffi.NULL
 
 
-class _Memory:
-    """What NumPy holds as the base of a view: it keeps the buffer alive."""
+class _Use:
+    """What keeps a buffer alive for others who look at its memory."""
+
+    def __init__(self, buffer: _Buffer) -> None:
+        self.buffer = buffer
+        buffer._uses.add(self)
+
+
+class _Memory(_Use):
+    """What NumPy holds as the base of a view."""
 
     def __init__(self, buffer: _Buffer, address: int, shape: tuple[int, ...], strides: tuple[int, ...],
                  dtype: numpy.dtype) -> None:
-        self.buffer = buffer
+        super().__init__(buffer)
         self.__array_interface__ = {"version": 3, "data": (address, False), "shape": shape,
                                     "strides": strides, "typestr": dtype.str}
 
@@ -98,6 +119,7 @@ class Array:
             self._rows.offset = offset
             self._rows.row_stride = row_stride
             self._rows.dtype = code
+            buffer._arrays.add(self)
 
     # ---- Making ----
 
@@ -145,12 +167,12 @@ class Array:
         item = DTYPES[foreign.dtype][0]
         size = ((shape[0] - 1) * stride + _row(shape)) * item
         handle = ffi.new("tamis_buffer **")
+        if foreign.read_only:
+            raise ArgumentError(f"the memory at {foreign.address:#x} is read-only")
         if foreign.device == "cuda":
             check(_core.function("tamis_buffer_wrap_cuda")(context._pointer, foreign.address, size, handle,
                                                             error()))
         else:
-            if foreign.read_only:
-                raise ArgumentError(f"the memory at {foreign.address:#x} is read-only")
             check(lib.tamis_buffer_wrap_host(context._pointer, ffi.cast("void *", foreign.address), size,
                                              handle, error()))
         return cls(_Buffer(context, handle, foreign), 0, shape, foreign.dtype, stride)
@@ -207,7 +229,8 @@ class Array:
         return self._buffer.closed
 
     def close(self) -> None:
-        """Gives the memory back now, for all arrays that share it; what was wrapped stays the caller's."""
+        """Gives the memory back now, for all arrays that share it; what was wrapped stays the caller's.
+        Raises StateError while NumPy views or DLPack tensors of memory that is not the caller's are left."""
         self._buffer.close()
 
     def __repr__(self) -> str:
@@ -266,7 +289,11 @@ class Array:
         data = numpy.asarray(data)
         if self.dtype == "bf16" and data.dtype != numpy.uint16:
             data = to_bf16(data)
-        data = numpy.ascontiguousarray(numpy.broadcast_to(data, self.shape), dtype)
+        try:
+            data = numpy.ascontiguousarray(numpy.broadcast_to(data, self.shape), dtype)
+        except ValueError as reason:
+            raise ArgumentError(f"data of shape {data.shape} for an array of {self.shape}: "
+                                f"{reason}") from None
         if self.row_stride == _row(self.shape):
             check(lib.tamis_buffer_write(self._buffer._pointer, self._offset, ffi.from_buffer(data),
                                          data.nbytes, error()))
@@ -288,13 +315,18 @@ class Array:
             return _dlpack.CUDA, int(self.context.device.id.partition(":")[2] or 0)
         return _dlpack.CPU, 0
 
-    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        """The memory itself, for numpy.from_dlpack, torch.from_dlpack and their like. Waits."""
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None,
+                   dl_device: Optional[tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
+        """The memory itself, for numpy.from_dlpack, torch.from_dlpack and their like. Waits. Raises
+        BufferError where a copy or another device is asked for."""
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"copy={copy}, dl_device={dl_device}: this is the memory itself, on "
+                              f"{self.__dlpack_device__()}; Array.read copies")
         self.context.wait()
         address = self.address
         if not address:
             raise UnsupportedError(f"{self.context.device.id} has memory that DLPack cannot name")
-        return _dlpack.give(self._buffer, address, self.shape, self._strides(), self.dtype,
+        return _dlpack.give(_Use(self._buffer), address, self.shape, self._strides(), self.dtype,
                             self.__dlpack_device__())
 
     @property
@@ -316,12 +348,35 @@ def rows(array: Array) -> Any:
     """The tamis_rows of an array, for calls."""
     try:
         found = array._rows
+        array._buffer._pointer  # raises where it has been closed
     except AttributeError:
         raise ArgumentError(f"{type(array).__name__} is no array of tamis: see Context.wrap and "
                             "Context.array") from None
     if found is None:
         raise ArgumentError(f"rows of {array.dtype}: f32, f16 and bf16 are taken")
     return found
+
+
+def integers(data: Any, dtype: Any, what: str) -> numpy.ndarray:
+    """A packed array of one dimension of whole numbers. Raises ArgumentError with the first one that `dtype`
+    does not hold.
+
+    >>> integers(range(3), numpy.int32, "tokens")
+    array([0, 1, 2], dtype=int32)
+    """
+    found = numpy.asarray(data)
+    if found.size == 0:
+        return numpy.empty(0, dtype)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ArgumentError(f"{what}: an array of {found.dtype} of shape {found.shape} is no list of whole "
+                            "numbers")
+    if found.dtype != dtype:
+        limits = numpy.iinfo(dtype)
+        wrong = (found < limits.min) | (found > limits.max)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise ArgumentError(f"{what}: entry {at} is {found[at]}")
+    return numpy.ascontiguousarray(found, dtype)
 
 
 def to_bf16(data: numpy.ndarray) -> numpy.ndarray:

@@ -18,8 +18,6 @@ from .policy import PLANES, Eviction
 if TYPE_CHECKING:
     from .plan import Plan
 
-_Numbers = TypeVar("_Numbers")
-
 DTYPES = {"f32": lib.TAMIS_F32, "f16": lib.TAMIS_F16, "bf16": lib.TAMIS_BF16, "q8": lib.TAMIS_Q8,
           "k8v4": lib.TAMIS_K8V4, "q4": lib.TAMIS_Q4}
 DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
@@ -85,10 +83,12 @@ class SequenceStats:
     shortest: int
 
 
-def fill(kind: type[_Numbers], struct: Any) -> _Numbers:
+_Kind = TypeVar("_Kind")
+
+
+def fill(kind: type[_Kind], struct: Any) -> _Kind:
     """A dataclass of numbers from a struct that has fields of the same names."""
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    return kind(*(getattr(struct, field.name) for field in fields))
+    return kind(*(getattr(struct, field.name) for field in dataclasses.fields(kind)))  # type: ignore
 
 
 class Cache(_core.Object):
@@ -105,7 +105,7 @@ class Cache(_core.Object):
         layer_tokens: room for so many tokens of each layer, where layers give pages back.
     """
 
-    _owner: _core.Owner
+    _destroy_name = "tamis_cache_destroy"
 
     def __init__(self, context: Context, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int,
                  capacity_tokens: int = 0, capacity_bytes: int = 0, dtype: str = "f16",
@@ -113,10 +113,9 @@ class Cache(_core.Object):
                  bounds: Union[str, Bounds] = "minmax", bounds_dtype: Optional[str] = None,
                  planes: Iterable[str] = (), layer_tokens: Optional[Seq[int]] = None) -> None:
         params = ffi.new("tamis_cache_params *")
-        params.n_layers, params.n_heads = n_layers, n_heads
-        params.n_kv_heads, params.head_dim = n_kv_heads, head_dim
-        params.capacity_tokens, params.capacity_bytes = capacity_tokens, capacity_bytes
-        params.dtype, params.page_size = dtype_code(dtype), page_size
+        _core.put(params, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
+                  capacity_tokens=capacity_tokens, capacity_bytes=capacity_bytes, page_size=page_size)
+        params.dtype = dtype_code(dtype)
         bounds_of(bounds)._fill(params.bounds)
         if bounds_dtype not in (None, "q8"):
             raise ArgumentError(f"bounds_dtype {bounds_dtype!r}: None and 'q8' are known")
@@ -125,7 +124,7 @@ class Cache(_core.Object):
         if layer_tokens is not None:
             if len(layer_tokens) != n_layers:
                 raise ArgumentError(f"layer_tokens has {len(layer_tokens)} entries for {n_layers} layers")
-            tokens = ffi.new("uint64_t[]", list(layer_tokens))
+            tokens = _core.numbers("uint64_t[]", layer_tokens, "layer_tokens")
             params.layer_tokens = tokens
         context._owner.collect()
         handle = ffi.new("tamis_cache **")
@@ -196,7 +195,7 @@ def _remove(owner: _core.Owner, cache: Any, handle: int) -> None:
         # A cache that has been closed has no sequences; one with an open step keeps them until its end.
         return not cache[0] or lib.tamis_cache_remove(cache[0], handle, NULL) != lib.TAMIS_E_STATE
 
-    owner.release(end)
+    owner.release(end, None)
 
 
 class Sequence:
@@ -236,6 +235,7 @@ class Sequence:
 
     def fork(self) -> Sequence:
         """A sequence with the same content, which shares pages until one of them writes. Takes no pages."""
+        self.cache.context._owner.collect()
         out = ffi.new("tamis_sequence *")
         check(lib.tamis_cache_fork(self.cache._pointer, self.handle, out, error()))
         return Sequence(self.cache, out[0])

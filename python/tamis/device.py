@@ -77,6 +77,8 @@ class Context(_core.Object):
         log: called with a level (``"error"``, ``"warn"``, ``"info"``, ``"debug"``) and a line.
         build: called with (done, all, seconds) while kernels are compiled.
 
+    What `log` and `build` raise goes to sys.unraisablehook, which prints it, and the call goes on.
+
     One thread at a time uses a context and what was made from it: a call that comes while another
     thread is in one raises StateError. Threads may take turns; contexts are independent.
 
@@ -97,13 +99,11 @@ class Context(_core.Object):
             keep.append(ffi.new("char[]", device.encode()))
             params.device = keep[-1]
         lines: list[str] = []
-        alone = False
+        opened = False
 
         def write(_: Any, level: int, line: Any) -> None:
-            with _core.callback():
-                if alone and log is None:
-                    return
-                if not alone:
+            with _core.telling():
+                if not opened:
                     lines.append(text(line))
                 if log is not None:
                     log(_LEVELS[level], text(line))
@@ -112,7 +112,7 @@ class Context(_core.Object):
         params.log = keep[-1]
         if build is not None:
             def tell(_: Any, progress: Any) -> None:
-                with _core.callback():
+                with _core.telling():
                     build(progress.done, progress.all, progress.seconds)
 
             keep.append(ffi.callback("tamis_build_fn", tell))
@@ -121,9 +121,9 @@ class Context(_core.Object):
         _drivers.find()
         handle = ffi.new("tamis_context **")
         check(lib.tamis_context_create(params, handle, error()))
-        alone = True
-        owner.context = handle[0]
+        opened = True
         self._take(owner, handle, "tamis_context_destroy", keep)
+        self._kept = owner.begin(handle[0])
         self._device = _device(lib.tamis_context_device(handle[0]))
         if self._device.backend == "reference" and not self._asked(device):
             warnings.warn(WITHOUT_DRIVER.format(reasons=" ".join(lines)), RuntimeWarning, stacklevel=2)
@@ -143,13 +143,9 @@ class Context(_core.Object):
     def __repr__(self) -> str:
         return f"<tamis.Context {self._device.id}: {self._device.name}{', closed' if self.closed else ''}>"
 
-    def close(self) -> None:
-        if not self.closed:
-            self._owner.forget()
-        super().close()
-
     def wait(self) -> None:
         """Waits until all that was enqueued is done. Raises what the device reported late."""
+        self._owner.collect()
         check(lib.tamis_context_wait(self._pointer, error()))
 
     def read_bandwidth(self, bytes: int = 1 << 28) -> float:

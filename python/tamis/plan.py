@@ -14,7 +14,7 @@ from ._core import NULL, check, error, lib
 from .array import Array, rows
 from .cache import Cache, Sequence, dtype_code, fill, handles
 from .device import Context
-from .errors import ArgumentError, StateError
+from .errors import ArgumentError, Error, StateError
 from .policy import Eviction, Selection, eviction, selection
 
 NO_ROW = lib.TAMIS_NO_ROW
@@ -46,8 +46,8 @@ class Attention:
     sinks: Optional[Array] = None
 
     def _fill(self, out: Any) -> None:
-        out.scale, out.soft_cap = self.scale, self.soft_cap
-        out.sliding_window, out.chunk = self.sliding_window, self.chunk
+        _core.put(out, scale=self.scale, soft_cap=self.soft_cap, sliding_window=self.sliding_window,
+                  chunk=self.chunk)
         if self.sinks is not None:
             out.sinks = self.sinks._place()
 
@@ -76,11 +76,13 @@ class Rotation:
         frequencies = _shaped(frequencies, numpy.float64, (None,), "frequencies")
         self.n_rot, self.pairing = 2 * len(frequencies), pairing
         self.table = context.empty(int(lib.tamis_rotation_bytes(self.n_rot)), "u8")
-        self._struct = ffi.new("tamis_rotation *")
-        self._struct.table = self.table._place()
-        self._struct.n_rot, self._struct.pairing = self.n_rot, _PAIRINGS[pairing]
         check(lib.tamis_rotation_write_scaled(self._struct, ffi.from_buffer("double[]", frequencies),
                                               magnitude, error()))
+
+    @property
+    def _struct(self) -> Any:
+        return ffi.new("tamis_rotation *", {"table": self.table._place(), "n_rot": self.n_rot,
+                                            "pairing": _PAIRINGS[self.pairing]})
 
     @classmethod
     def of_base(cls, context: Context, base: float, n_rot: int, *, pairing: str = "half") -> Rotation:
@@ -170,8 +172,8 @@ class _Params:
         out.selection = select._struct()[0]
         if evict is not None:
             out.eviction = evict._struct()[0]
-        out.max_context, out.max_sequences = max_context, max_sequences
-        out.max_rows, out.max_selected_rows = max_rows, max_selected_rows
+        _core.put(out, max_context=max_context, max_sequences=max_sequences, max_rows=max_rows,
+                  max_selected_rows=max_selected_rows)
         attention._fill(out.attention)
         if layers is not None:
             if len(layers) != n_layers:
@@ -274,17 +276,23 @@ class Plan(_core.Object):
 
         Takes all memory of the step. Raises FullError with the pages needed and free; then nothing has
         changed."""
-        step = Step(self, sequences, rows, exact, exact_from, parents)
-        check(lib.tamis_plan_step_begin(self._pointer, step._struct, error()))
-        return step._opened()
+        self.cache.context._owner.collect()
+        batch = _Batch(self.cache, sequences, rows, exact, exact_from, parents)
+        check(lib.tamis_plan_step_begin(self._pointer, batch.struct, error()))
+        return Step(self, batch.rows, selected_rows(batch.rows, exact, exact_from), batch.sequences)
+
+    def close(self) -> None:
+        super().close()
+        if self._step is not None:  # it has been given up
+            self._step._closed()
 
     def step_pages(self, sequences: Union[Sequence, Seq[Sequence]],
                    rows: Union[int, Seq[int], None] = None, *, exact: bool = False, exact_from: int = 0,
                    parents: Optional[Seq[int]] = None) -> StepPages:
         """The pages that a step would take, if it was begun now. Changes nothing."""
-        step = Step(self, sequences, rows, exact, exact_from, parents)
+        batch = _Batch(self.cache, sequences, rows, exact, exact_from, parents)
         out = ffi.new("tamis_step_pages *")
-        check(lib.tamis_plan_step_pages(self._pointer, step._struct, out, error()))
+        check(lib.tamis_plan_step_pages(self._pointer, batch.struct, out, error()))
         return fill(StepPages, out)
 
     def keep_path(self, sequence: Sequence, row: int) -> None:
@@ -420,94 +428,104 @@ class _Reads:
         return out
 
 
-class Step:
-    """An open step of a plan. For each layer `write` (or `load`) comes before `attend`; k and v are
-    [rows][n_kv_heads][head_dim], q and out [rows][n_heads][head_dim], as arrays of any shape with so many
-    elements in a row. Calls enqueue; `Context.wait` comes before the host reads `out` in place."""
+def rows_of(rows: Union[int, Seq[int], None], count: int) -> list[int]:
+    """The numbers of rows that `count` sequences bring to a step: one each, as many each, or as listed."""
+    if rows is None:
+        return [1] * count
+    found = [rows] * count if isinstance(rows, int) else list(rows)
+    if len(found) != count:
+        raise ArgumentError(f"{len(found)} numbers of rows for {count} sequences")
+    return found
 
-    def __init__(self, plan: Plan, sequences: Union[Sequence, Seq[Sequence]],
+
+def selected_rows(rows: list[int], exact: bool, exact_from: int) -> int:
+    """Rows of a step that are not exact."""
+    return 0 if exact else sum(rows[:exact_from] if exact_from else rows)
+
+
+class _Batch:
+    """The tamis_step of sequences and their rows."""
+
+    def __init__(self, cache: Cache, sequences: Union[Sequence, Seq[Sequence]],
                  rows: Union[int, Seq[int], None], exact: bool, exact_from: int,
                  parents: Optional[Seq[int]]) -> None:
-        self.plan = plan
         self.sequences = [sequences] if isinstance(sequences, Sequence) else list(sequences)
-        count = len(self.sequences)
-        self._handles = handles(plan.cache, self.sequences)
-        struct = self._struct = ffi.new("tamis_step *")
-        struct.sequences, struct.count = self._handles, count
+        self.rows = rows_of(rows, len(self.sequences))
+        self._handles = handles(cache, self.sequences)
+        struct = self.struct = ffi.new("tamis_step *")
+        struct.sequences, struct.count = self._handles, len(self.sequences)
         struct.exact, struct.exact_from = exact, exact_from
-        self.rows = [1] * count
         if rows is not None:
-            self.rows = [rows] * count if isinstance(rows, int) else list(rows)
-            if len(self.rows) != count:
-                raise ArgumentError(f"{len(self.rows)} numbers of rows for {count} sequences")
-            self._rows = ffi.new("uint32_t[]", self.rows)
+            self._rows = _core.numbers("uint32_t[]", self.rows, "rows")
             struct.rows = self._rows
-        self.n_rows = sum(self.rows)
         if parents is not None:
-            if len(parents) != self.n_rows:
-                raise ArgumentError(f"{len(parents)} parents for {self.n_rows} rows")
-            self._parents = ffi.new("uint32_t[]", list(parents))
+            if len(parents) != sum(self.rows):
+                raise ArgumentError(f"{len(parents)} parents for {sum(self.rows)} rows")
+            self._parents = _core.numbers("uint32_t[]", parents, "parents")
             struct.parents = self._parents
-        selected = self.n_rows if not exact_from else sum(self.rows[:exact_from])
-        self._selected = 0 if exact else selected
-        self._open = False
 
-    def _opened(self) -> Step:
-        self._open = True
-        plan = self.plan
-        plan._step = self
-        self._plan = plan._handle[0]
-        self._reads = plan._reads if self._selected else None
+
+_NO_PLAN = ffi.new("tamis_plan **")
+
+
+class OpenStep:
+    """The layers of a step that is open. For each of them `write` (or `load`) comes before `attend`; k and
+    v are [rows][n_kv_heads][head_dim], q and out [rows][n_heads][head_dim], as arrays of any shape with so
+    many elements in a row. Calls enqueue; `Context.wait` comes before the host reads `out` in place.
+
+    Attributes:
+        plan: the plan whose step it is.
+        rows, n_rows: how many rows each sequence brings, and all of them together.
+    """
+
+    def __init__(self, plan: Plan, rows: list[int], selected: int) -> None:
+        self.plan, self.rows, self.n_rows = plan, rows, sum(rows)
+        self._selected = selected
+        self._at = plan._handle  # where the pointer to the plan is while the step is open
+        self._reads = plan._reads if selected else None
         if self._reads is not None:
-            self._reads.begin(self._selected)
-        return self
-
-    def __enter__(self) -> Step:
-        return self
-
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        if not self._open:
-            return
-        if kind is None:
-            try:
-                self.end()
-                return
-            except BaseException:
-                self.cancel()
-                raise
-        try:
-            self.cancel()
-        except Exception:  # of the two the block's own error is the reason
-            pass
+            self._reads.begin(selected)
 
     @property
     def open(self) -> bool:
-        """Whether it has neither ended nor been cancelled."""
-        return self._open
-
-    def end(self) -> None:
-        """Ends the step: its rows are part of their sequences."""
-        check(lib.tamis_plan_step_end(self.plan._pointer, error()))
-        self._closed()
-
-    def cancel(self) -> None:
-        """Gives the step up: its rows are truncated away."""
-        self._closed()
-        check(lib.tamis_plan_step_cancel(self.plan._pointer, error()))
+        """Whether it has neither ended nor been cancelled, nor its plan been closed."""
+        return self._at is not _NO_PLAN
 
     def _closed(self) -> None:
-        self._open = False
-        self.plan._step = None
+        self._at = _NO_PLAN
+
+    @property
+    def _pointer(self) -> Any:
+        """The plan, whose open step this is."""
+        pointer = self._at[0]
+        if not pointer:
+            raise StateError("the plan of this step has been closed" if self.plan.closed
+                             else "this step has ended")
+        return pointer
+
+    def _refused(self, reason: Exception, layer: int, *arrays: Any) -> Exception:
+        """What to raise where cffi does not take the arguments of a call."""
+        for array in arrays:
+            rows(array)
+        return ArgumentError(f"layer {layer!r}: {reason}")
+
+    def _failed(self, status: int, *arrays: Array) -> None:
+        """Raises the reason of a call that has failed."""
+        self._pointer
+        for array in arrays:
+            rows(array)
+        check(status)
 
     # ---- Layers ----
 
     def write(self, layer: int, k: Array, v: Array) -> None:
         """Writes K and V of the step's rows, already rotated: f32 or the cache's dtype."""
         try:
-            check(lib.tamis_plan_write(self._plan, layer, k._rows, v._rows, error()))
-        except (AttributeError, TypeError):
-            rows(k), rows(v)
-            raise
+            status = lib.tamis_plan_write(self._at[0], layer, k._rows, v._rows, error())
+        except (AttributeError, OverflowError, TypeError) as reason:
+            raise self._refused(reason, layer, k, v) from None
+        if status:
+            self._failed(status, k, v)
 
     def attend(self, layer: int, q: Array, out: Array, *, lse: Optional[Array] = None,
                pages: Optional[Seq[Seq[Seq[int]]]] = None,
@@ -520,14 +538,15 @@ class Step:
                 lane, ascending, as lists [rows][n_kv_heads][...]."""
         if lse is None and pages is None and tokens is None:
             try:
-                check(lib.tamis_plan_attend(self._plan, layer, q._rows, out._rows, error()))
-            except (AttributeError, TypeError):
-                rows(q), rows(out)
-                raise
+                status = lib.tamis_plan_attend(self._at[0], layer, q._rows, out._rows, error())
+            except (AttributeError, OverflowError, TypeError) as reason:
+                raise self._refused(reason, layer, q, out) from None
+            if status:
+                self._failed(status, q, out)
         else:
             self._attend_with(layer, q, out, lse, pages, tokens)
         if self._reads is not None:
-            self._reads.add(self._plan, layer)
+            self._reads.add(self._pointer, layer)
 
     def _attend_with(self, layer: int, q: Array, out: Array, lse: Optional[Array], pages: Any,
                      tokens: Any) -> None:
@@ -553,7 +572,7 @@ class Step:
             lists.capacity = capacity
             lists.unit = lib.TAMIS_LIST_PAGES if tokens is None else lib.TAMIS_LIST_TOKENS
             params.lists = lists
-        check(lib.tamis_plan_attend_with(self._plan, layer, params, error()))
+        check(lib.tamis_plan_attend_with(self._pointer, layer, params, error()))
 
     def _rotated(self, q: Array, k: Array, v: Array, rotation: Optional[Rotation], positions: Array,
                  q_norm: Optional[Array], k_norm: Optional[Array], eps: float) -> Any:
@@ -575,7 +594,7 @@ class Step:
         """Writes rows that are not rotated yet, all f32: q and k are normalised (f32 [head_dim]) and rotated
         in place, to `positions`, i32 [rows]."""
         params = self._rotated(q, k, v, rotation, positions, q_norm, k_norm, eps)
-        check(lib.tamis_plan_write_rotated(self._plan, layer, params, error()))
+        check(lib.tamis_plan_write_rotated(self._pointer, layer, params, error()))
 
     def write_attend(self, layer: int, q: Array, k: Array, v: Array, rotation: Optional[Rotation],
                      positions: Array, out: Array, *, q_norm: Optional[Array] = None,
@@ -583,14 +602,14 @@ class Step:
         """`write_rotated`, then `attend`, as one launch where the device has one. What q and k hold
         afterwards is not said."""
         params = self._rotated(q, k, v, rotation, positions, q_norm, k_norm, eps)
-        check(lib.tamis_plan_write_attend(self._plan, layer, params, rows(out), error()))
+        check(lib.tamis_plan_write_attend(self._pointer, layer, params, rows(out), error()))
         if self._reads is not None:
-            self._reads.add(self._plan, layer)
+            self._reads.add(self._pointer, layer)
 
     def keep_rows(self, kept: Seq[int]) -> None:
         """Leaves rows out of a step that is exact: later calls take the rows named, in ascending order."""
-        check(lib.tamis_plan_step_keep_rows(self._plan, ffi.new("uint32_t[]", list(kept)), len(kept),
-                                            error()))
+        numbers = _core.numbers("uint32_t[]", kept, "rows")
+        check(lib.tamis_plan_step_keep_rows(self._pointer, numbers, len(numbers), error()))
 
     def load(self, layer: int, first_row: int, n_rows: int, k: Optional[Array], v: Optional[Array],
              rotation: Optional[Rotation] = None, *, k_norm: Optional[Array] = None,
@@ -606,19 +625,20 @@ class Step:
         if k_norm is not None:
             params.k_norm = k_norm._place()
         params.eps = eps
-        check(lib.tamis_plan_load_rows(self._plan, layer, first_row, n_rows, params, error()))
+        check(lib.tamis_plan_load_rows(self._pointer, layer, first_row, n_rows, params, error()))
 
     def deviations(self, layer: int, computed: Array, out: Array, *, values: bool = False) -> None:
         """How far computed rows are from those that the layer holds: out f32 [rows] gets the sum of squares
         of the differences, of V if `values`, else of K."""
         place = ffi.new("tamis_place *", out._place())
-        check(lib.tamis_plan_row_deviations(self._plan, layer, rows(computed), values, place, NULL, error()))
+        check(lib.tamis_plan_row_deviations(self._pointer, layer, rows(computed), values, place, NULL,
+                                            error()))
 
     def masses(self, layer: int, q: Array, last: int) -> numpy.ndarray:
         """How much the `last` last rows of an exact step of one sequence attend to each of its rows: float64
         [rows]. Waits."""
         out = numpy.zeros(self.n_rows)
-        check(lib.tamis_plan_row_masses(self._plan, layer, rows(q), last, ffi.from_buffer("double[]", out),
+        check(lib.tamis_plan_row_masses(self._pointer, layer, rows(q), last, ffi.from_buffer("double[]", out),
                                         error()))
         return out
 
@@ -626,11 +646,53 @@ class Step:
         """The pages (by lists of tokens: the slots) that the layer attended last read for a row, ascending.
         Waits."""
         count = ffi.new("uint32_t *")
-        check(lib.tamis_plan_read_selected(self._plan, row, kv_head, NULL, 0, count, error()))
+        check(lib.tamis_plan_read_selected(self._pointer, row, kv_head, NULL, 0, count, error()))
         out = numpy.empty(count[0], numpy.uint32)
-        check(lib.tamis_plan_read_selected(self._plan, row, kv_head, ffi.from_buffer("uint32_t[]", out),
+        check(lib.tamis_plan_read_selected(self._pointer, row, kv_head, ffi.from_buffer("uint32_t[]", out),
                                            len(out), count, error()))
         return out
+
+
+class Step(OpenStep):
+    """A step of a plan, from `Plan.step` or `View.step` to `end` or `cancel`: ``with`` ends it, or cancels it
+    where the block raises. `sequences` are those of the cache; a view has none."""
+
+    def __init__(self, plan: Plan, rows: list[int], selected: int, sequences: Seq[Sequence] = ()) -> None:
+        super().__init__(plan, rows, selected)
+        self.sequences = list(sequences)
+        if plan._step is not None:  # of which the library knows no more
+            plan._step._closed()
+        plan._step = self
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        if not self.open:
+            return
+        try:
+            if kind is None:
+                self.end()
+        finally:
+            if self.open:
+                try:
+                    self.cancel()
+                except Error:  # the error that led here is the reason
+                    pass
+
+    def end(self) -> None:
+        """Ends the step: its rows are part of their sequences."""
+        check(lib.tamis_plan_step_end(self._pointer, error()))
+        self._closed()
+
+    def cancel(self) -> None:
+        """Gives the step up: its rows are truncated away."""
+        check(lib.tamis_plan_step_cancel(self._pointer, error()))
+        self._closed()
+
+    def _closed(self) -> None:
+        super()._closed()
+        self.plan._step = None
 
 
 def _shaped(data: Any, dtype: Any, shape: tuple[Optional[int], ...], what: str) -> numpy.ndarray:

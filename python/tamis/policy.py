@@ -44,10 +44,10 @@ class _Policy:
                 out.group = _choice(self, "group", value, GROUPS)
             elif field.name == "pooling":
                 out.pooling = _choice(self, "pooling", value, POOLINGS)
-            elif field.name == "floor":
-                out.floor = value if value else -1  # 0 means the default there
             else:
-                if not value and field.name not in self._may_be_zero:
+                if field.name == "floor":
+                    value = value or -1  # 0 means the default there
+                elif not value and field.name not in self._may_be_zero:
                     raise ArgumentError(f"{type(self).__name__}.{field.name} is {value}")
                 try:
                     setattr(out, field.name, value)
@@ -147,6 +147,7 @@ class Lists(Selection):
     kind = "caller"
     _code = lib.TAMIS_SELECT_CALLER
     budget: int = 2048
+    dense_layers: int = 0
 
 
 # ---- Evictions ------------------------------------------------------------------------------------
