@@ -523,7 +523,7 @@ def test_a_step_that_does_not_fit_changes_nothing(context: tamis.Context) -> Non
 
 
 @pytest.mark.parametrize("params, says", [
-    ({"rows": 300}, "300"), ({"rows": [1, 2]}, "2 numbers of rows for 1 sequences"), ({"rows": 0}, "0"),
+    ({"rows": 300}, "300"), ({"rows": [1, 2]}, "2 numbers of rows for 1 sequences"), ({"rows": 0}, "brings no rows"),
     ({"exact": True, "exact_from": 1}, "exact")])
 def test_steps_that_cannot_be_are_refused(rig: Rig, params: Any, says: str) -> None:
     plan, text = rig.plan(), rig.cache.add()
