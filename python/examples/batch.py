@@ -6,7 +6,8 @@ import numpy
 import tamis
 
 LAYERS, HEADS, KV_HEADS, DIM, PROMPT, TEXT, REQUESTS, TOKENS = 2, 8, 2, 64, 256, 256, 4, 16
-snapkv, quest = tamis.SnapKV(budget=128), tamis.Quest(budget=64, recent=16)  # tokens of each lane: kept, and read
+snapkv = tamis.SnapKV(budget=128)  # tokens that each lane keeps
+quest = tamis.Quest(budget=64, recent=16)  # tokens that a row reads of each lane
 context = tamis.Context()  # TAMIS_DEVICE, else CUDA or OpenCL
 cache = tamis.Cache(context, n_layers=LAYERS, n_heads=HEADS, n_kv_heads=KV_HEADS, head_dim=DIM,
                     capacity_tokens=1152, evict=snapkv)

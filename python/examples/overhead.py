@@ -27,7 +27,8 @@ def program(folder):
     library = next(model.parent.glob("libtamis.so*"))
     out = os.path.join(folder, "overhead")
     subprocess.run([*os.environ.get("CC", "cc").split(), "-O2", f"-I{HERE.parents[1] / 'lib' / 'include'}",
-                    str(HERE / "overhead.c"), str(library), f"-Wl,-rpath,{library.parent}", "-o", out], check=True)
+                    str(HERE / "overhead.c"), str(library), f"-Wl,-rpath,{library.parent}", "-o", out],
+                   check=True)
     return out
 
 
@@ -80,7 +81,8 @@ def main():
             runs["C"].append([float(us) for us in subprocess.check_output(c, text=True).split()])
             runs["Python"].append(python.run(args.steps))
     medians = {name: [statistics.median(each) for each in zip(*of)] for name, of in runs.items()}
-    print(f"on {python.context.device.id}, {args.layers} layers, medians of {args.runs} runs, microseconds a call\n")
+    print(f"on {python.context.device.id}, {args.layers} layers, medians of {args.runs} runs, "
+          "microseconds a call\n")
     print("| call | C | Python | more |\n|---|---|---|---|")
     for call, c_us, python_us in zip(CALLS, medians["C"], medians["Python"]):
         print(f"| {call} | {c_us:.2f} | {python_us:.2f} | {python_us - c_us:.2f} |")

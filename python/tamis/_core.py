@@ -4,6 +4,7 @@
 Everything else in the package stands on this file. Every call releases the GIL (cffi)."""
 from __future__ import annotations
 
+import atexit
 import collections
 import os
 import pathlib
@@ -33,7 +34,9 @@ def _load() -> Any:
     _vendors_beside_python()
     # The model's library brings libtamis along, so that one handle has the symbols of both.
     for path in sorted(_FOLDER.glob("libtamis_model.so*")):
-        return ffi.dlopen(str(path))
+        # It stays until the process ends: threads of drivers may be in it when Python's end comes, and a
+        # leak in it has a name.
+        return ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_NODELETE)
     raise ImportError(f"no libtamis_model.so in {_FOLDER}: install tamis by pip, or see docs/python.md")
 
 
@@ -258,14 +261,27 @@ class Owner:
 
 
 _CONTEXT = "tamis_context_destroy"
+_leaving = False
+
+
+def _at_exit() -> None:
+    """Where daemon threads are left, which may be in a call, the process ends without destroying anything."""
+    global _leaving
+    _leaving = threading.active_count() > 1
+
+
+weakref.finalize(_at_exit, int).detach()  # registers the finalisers' own function, so that it runs behind ours
+atexit.register(_at_exit)
 
 
 def _destroy(owner: Owner | None, name: str, handle: Any, keep: Any, now: bool = False) -> None:
     def end() -> bool:
-        getattr(lib, name)(handle)  # sets it to NULL
+        pointer = ffi.new(ffi.typeof(handle), handle[0])
+        handle[0] = NULL  # no other thread begins a call on it while this waits
+        getattr(lib, name)(pointer)
         return True
 
-    if owner is not None and owner.inherited:
+    if _leaving or owner is not None and owner.inherited:
         handle[0] = NULL
     elif owner is None or now or name == _CONTEXT:
         if owner is not None and name == _CONTEXT:
@@ -308,9 +324,9 @@ class Object:
         return not self._handle[0]
 
     def close(self) -> None:
-        """Destroys it now, after waiting for another thread that is in the context. Where other objects
-        were made from it, its memory is given back with the last of them. Not inside a callback, unless it
-        belongs to no context."""
+        """Destroys it now, after waiting for another thread that is in the context; none may be about to
+        call it. Where other objects were made from it, its memory is given back with the last of them. Not
+        inside a callback, unless it belongs to no context."""
         if getattr(_local, "depth", 0) and self._owner is not None:
             raise errors.StateError(f"a {type(self).__name__} cannot be closed inside a callback")
         if self._end is None:

@@ -12,10 +12,10 @@ LAYERS, HEADS, KV_HEADS, DIM = 2, 8, 2, 64
 GROUP = HEADS // KV_HEADS
 
 
-def attention(q: numpy.ndarray, k: numpy.ndarray, v: numpy.ndarray, visible: numpy.ndarray, *, scale: float = 0,
-              soft_cap: float = 0,
+def attention(q: numpy.ndarray, k: numpy.ndarray, v: numpy.ndarray, visible: numpy.ndarray, *,
+              scale: float = 0, soft_cap: float = 0,
               sinks: Optional[numpy.ndarray] = None) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Softmax attention as its definition has it, in float64: out [rows][n_heads][dim] and lse [rows][n_heads].
+    """Softmax attention as its definition has it, in float64: out [rows][n_heads][dim], lse [rows][n_heads].
 
     q is [rows][n_heads][dim], k and v are [tokens][n_kv_heads][dim]; `visible` is [rows][tokens] or
     [rows][n_kv_heads][tokens]."""
@@ -29,7 +29,8 @@ def attention(q: numpy.ndarray, k: numpy.ndarray, v: numpy.ndarray, visible: num
         logits = soft_cap * numpy.tanh(logits / soft_cap)
     logits = numpy.where(numpy.repeat(visible, group, axis=1), logits, -numpy.inf)
     if sinks is not None:
-        logits = numpy.concatenate([logits, numpy.broadcast_to(sinks[None, :, None], (rows, heads, 1))], axis=2)
+        more = numpy.broadcast_to(sinks[None, :, None], (rows, heads, 1))
+        logits = numpy.concatenate([logits, more], axis=2)
     most = logits.max(axis=2, keepdims=True)
     weights = numpy.exp(logits - most)
     total = weights.sum(axis=2, keepdims=True)
@@ -70,8 +71,8 @@ class Rig:
         self.v: dict[int, numpy.ndarray] = {}
 
     def plan(self, **params: Any) -> tamis.Plan:
-        return self.cache.plan(**{"max_context": 512, "max_rows": 256, "max_sequences": 4, "evict": self.evict,
-                                  **params})
+        return self.cache.plan(**{"max_context": 512, "max_rows": 256, "max_sequences": 4,
+                                  "evict": self.evict, **params})
 
     def rows(self, n: int, heads: int) -> numpy.ndarray:
         """[n][heads][DIM] of numbers that f16 and bf16 hold exactly."""

@@ -253,7 +253,8 @@ def test_memory_by_dlpack_is_given_back_once(host: tamis.Context) -> None:
     assert memory() is None
 
 
-@pytest.mark.parametrize("of", [numpy.zeros((4, 4)), numpy.zeros((4, 4), numpy.int8), numpy.zeros((4, 4), "f4").T])
+@pytest.mark.parametrize("of", [numpy.zeros((4, 4)), numpy.zeros((4, 4), numpy.int8),
+                                numpy.zeros((4, 4), "f4").T])
 def test_memory_that_was_refused_is_given_back(host: tamis.Context, of: numpy.ndarray) -> None:
     source = of.copy(order="K")
     memory = weakref.ref(source)
@@ -287,7 +288,7 @@ def test_a_capsule_is_taken_once(host: tamis.Context) -> None:
 def test_a_closed_array_s_memory_is_not_looked_at(host: tamis.Context) -> None:
     array = host.array(numpy.ones((4, 16), "f4"))
     part, view = array[1:3], array.numpy()
-    with pytest.raises(tamis.StateError, match=r"NumPy views or DLPack tensors of this memory are left \(1\)"):
+    with pytest.raises(tamis.StateError, match=r"views or DLPack tensors of this memory are left \(1\)"):
         array.close()
     capsule = array.__dlpack__()
     del view
@@ -401,8 +402,10 @@ class TestCuda:
         assert kept() is None
 
     @pytest.mark.parametrize("foreign, says", [
-        (lambda at: Cuda(at, (2, 16), read_only=True), "read-only"), (lambda at: Cuda(at, (2, 16), "<f8"), "<f8"),
-        (lambda at: Cuda(at, (2, 16), strides=(4, 8)), "strides"), (lambda at: Cuda(at + 4, (2, 16)), "multiple"),
+        (lambda at: Cuda(at, (2, 16), read_only=True), "read-only"),
+        (lambda at: Cuda(at, (2, 16), "<f8"), "<f8"),
+        (lambda at: Cuda(at, (2, 16), strides=(4, 8)), "strides"),
+        (lambda at: Cuda(at + 4, (2, 16)), "multiple"),
         (lambda at: Cuda(at, (2, 0)), r"\(2, 0\)")])
     def test_what_cannot_be_shared_is_refused(self, cuda: tamis.Context, foreign: Any, says: str) -> None:
         owner = cuda.empty((4, 16))
@@ -434,7 +437,7 @@ def test_copies_have_the_values(context: tamis.Context) -> None:
         assert context.array(data.astype(NUMPY[dtype])).dtype == dtype
     values = numpy.random.default_rng(3).standard_normal((4, 6), numpy.float32)
     assert numpy.array_equal(context.array(values, "bf16").read(), tamis.to_bf16(values))
-    assert context.array(values.T).shape == (6, 4) and numpy.array_equal(context.array(values.T).read(), values.T)
+    assert numpy.array_equal(context.array(values.T).read(), values.T)
     assert context.array(numpy.float32(3)).read() == [3]
     array = context.array(values)
     array.write(values[0])  # is broadcast
@@ -460,11 +463,13 @@ def test_parts_share_memory(context: tamis.Context) -> None:
 
 @pytest.mark.parametrize("call, says", [
     (lambda a: a[3], "index 3"), (lambda a: a[2:2], "of 10 rows none"), (lambda a: a[::2], "not adjacent"),
-    (lambda a: a[12:], "of 10 rows none"), (lambda a: a[:, ::2], "channels"), (lambda a: a[:, 30:], "of 24 none"),
-    (lambda a: a.reshape(5, 2, 24)[:, 1:2], "two dimensions"), (lambda a: a.reshape(7, 7), r"the 240 elements"),
+    (lambda a: a[12:], "of 10 rows none"), (lambda a: a[:, ::2], "channels"),
+    (lambda a: a[:, 30:], "of 24 none"), (lambda a: a.reshape(5, 2, 24)[:, 1:2], "two dimensions"),
+    (lambda a: a.reshape(7, 7), r"the 240 elements"),
     (lambda a: a[:, :12].reshape(5, 24), "24 apart"), (lambda a: a.reshape(-1, 24), r"\(-1, 24\)"),
     (lambda a: a.write(numpy.zeros(5)), r"shape \(5,\) for an array of \(10, 24\)"),
-    (lambda a: a.context.empty((0, 2)), r"\(0, 2\)"), (lambda a: a.context.empty(2, "f8"), "'f8': known are f32"),
+    (lambda a: a.context.empty((0, 2)), r"\(0, 2\)"),
+    (lambda a: a.context.empty(2, "f8"), "'f8': known are f32"),
     (lambda a: a.context.array(numpy.zeros(3)), "float64"), (lambda a: a.context.array("abc"), "<U3")])
 def test_parts_that_are_none_are_refused(context: tamis.Context, call: Any, says: str) -> None:
     array = context.empty((10, 24))
@@ -485,4 +490,5 @@ def test_bf16_is_rounded_to_nearest_even() -> None:
         assert numpy.array_equal(tamis.to_bf16(between), (low + up).astype(numpy.uint16))
     quiet = numpy.uint32([0x7F800001, 0xFFC00000]).view(numpy.float32)
     assert numpy.isnan(tamis.from_bf16(tamis.to_bf16(quiet))).all()
-    assert numpy.array_equal(tamis.to_bf16(numpy.float32([numpy.inf, 3.4e38, -0.0])), [0x7F80, 0x7F80, 0x8000])
+    far = numpy.float32([numpy.inf, 3.4e38, -0.0])
+    assert numpy.array_equal(tamis.to_bf16(far), [0x7F80, 0x7F80, 0x8000])

@@ -20,8 +20,8 @@ def rig(context: tamis.Context) -> Rig:
     return Rig(context)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("f32", 0), ("f16", 0), ("bf16", 0), ("q8", 0.02), ("k8v4", 0.3),
-                                              ("q4", 0.3)])
+@pytest.mark.parametrize("dtype, tolerance", [
+    ("f32", 0), ("f16", 0), ("bf16", 0), ("q8", 0.02), ("k8v4", 0.3), ("q4", 0.3)])
 def test_rows_are_read_as_they_were_written(context: tamis.Context, dtype: str, tolerance: float) -> None:
     rig = Rig(context, dtype=dtype)
     assert rig.cache.dtype == dtype
@@ -166,8 +166,9 @@ def test_bounds_can_be_changed(rig: Rig) -> None:
 
 def test_lanes_that_there_are_not_are_refused(rig: Rig) -> None:
     text = rig.prompt(rig.plan(), 20)
-    for call in (lambda: text.lane_length(2, 0), lambda: text.lane_length(0, 2), lambda: text.lane_length(-1, 0),
-                 lambda: text.read(0, 0, 10, 11), lambda: text.read(0, -1), lambda: text.read(0, 0, -1, 3),
+    for call in (lambda: text.lane_length(2, 0), lambda: text.lane_length(0, 2),
+                 lambda: text.lane_length(-1, 0), lambda: text.read(0, 0, 10, 11),
+                 lambda: text.read(0, -1), lambda: text.read(0, 0, -1, 3),
                  lambda: text.read(0, 0, 21), lambda: text.positions(0, 0, 0, 21)):
         with pytest.raises(tamis.ArgumentError):
             call()
@@ -196,7 +197,8 @@ def test_a_closed_cache_is_gone(rig: Rig) -> None:
     assert rig.cache.closed and "closed" in repr(rig.cache)
     rig.cache.close()
     for call in (rig.cache.add, text.fork, lambda: len(text), lambda: text.read(0, 0), text.remove,
-                 lambda: rig.cache.stats, lambda: rig.plan(), lambda: plan.step(text), lambda: plan.evict(text)):
+                 lambda: rig.cache.stats, lambda: rig.plan(), lambda: plan.step(text),
+                 lambda: plan.evict(text)):
         with pytest.raises(tamis.StateError, match="closed|destroyed"):
             call()
 

@@ -15,8 +15,8 @@ from conftest import DEVICES, REPOSITORY
 
 
 def program(name: str, folder: pathlib.Path) -> str:
-    """The example of docs/examples as a program: the one that EXAMPLE_NAME names, or one that is compiled here
-    with the package's own library."""
+    """The example of docs/examples as a program: the one that EXAMPLE_NAME names, or one that is compiled
+    here with the package's own library."""
     built = os.environ.get(f"EXAMPLE_{name.upper()}")
     if built:
         return built
@@ -44,4 +44,5 @@ def test_an_example_prints_what_its_original_prints(name: str, last: str, device
                                                     tmp_path: pathlib.Path) -> None:
     expected = output([program(name, tmp_path)], device)
     assert last in expected.splitlines()[-1]
-    assert output([sys.executable, str(REPOSITORY / "python" / "examples" / f"{name}.py")], device) == expected
+    mirror = REPOSITORY / "python" / "examples" / f"{name}.py"
+    assert output([sys.executable, str(mirror)], device) == expected

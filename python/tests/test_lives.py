@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random lives: contexts, arrays, views of arrays, caches, sequences, plans and steps are made, used, closed and
-forgotten in any order, by several threads in turn; what remains is as it must be, and nothing remains at the end.
+"""Random lives: contexts, arrays, views of arrays, caches, sequences, plans and steps are made, used, closed
+and forgotten in any order, by several threads in turn. What is left is as it must be, and at the end
+nothing is left.
 
 TAMIS_LIVES says how many lives (12), TAMIS_LIVES_SEED which is the first (1)."""
 from __future__ import annotations
@@ -23,7 +24,8 @@ FIRST = int(os.environ.get("TAMIS_LIVES_SEED", "1"))
 ACTS = 120
 LAYERS, HEADS, KV_HEADS, DIM, CAPACITY, MOST_ROWS = 2, 4, 2, 64, 160, 24
 EVICTIONS: list[Optional[tamis.Eviction]] = [
-    None, None, tamis.SnapKV(budget=40, window=8), tamis.Streaming(budget=36), tamis.Knorm(budget=48, every=0)]
+    None, None, tamis.SnapKV(budget=40, window=8), tamis.Streaming(budget=36),
+    tamis.Knorm(budget=48, every=0)]
 SELECTIONS = [tamis.Full(), tamis.Quest(budget=80), tamis.Window(budget=48)]
 
 
@@ -48,9 +50,10 @@ class World:
         self.sequences: list[tamis.Sequence] = []
         self.steps: list[tamis.Step] = []
         self.prefixes: list[tamis.Prefixes] = []
-        self.lists: list[list[Any]] = [self.arrays, self.views, self.caches, self.plans, self.sequences, self.steps,
-                                       self.prefixes]
-        self.rows = [self.context.empty((MOST_ROWS, heads, DIM)) for heads in (KV_HEADS, KV_HEADS, HEADS, HEADS)]
+        self.lists: list[list[Any]] = [self.arrays, self.views, self.caches, self.plans, self.sequences,
+                                       self.steps, self.prefixes]
+        self.rows = [self.context.empty((MOST_ROWS, heads, DIM))
+                     for heads in (KV_HEADS, KV_HEADS, HEADS, HEADS)]
 
 
 class Life:
@@ -73,8 +76,8 @@ class Life:
             (1, self.make_world), (8, self.make_array), (4, self.wrap), (4, self.view), (3, self.make_cache),
             (4, self.make_plan), (10, self.add), (8, self.fork), (24, self.step), (5, self.leave_step_open),
             (6, self.go_on), (4, self.truncate), (5, self.evict), (2, self.find_prefix), (2, self.bounds),
-            (6, self.read), (8, self.forget), (3, self.forget_in_a_loop), (2, self.forget_in_a_thread), (3, self.close),
-            (2, self.collect), (1, self.close_world), (1, self.forget_world)]
+            (6, self.read), (8, self.forget), (3, self.forget_in_a_loop), (2, self.forget_in_a_thread),
+            (3, self.close), (2, self.collect), (1, self.close_world), (1, self.forget_world)]
         weights = [weight for weight, _ in acts]
         for _ in range(ACTS):
             act = self.random.choices(acts, weights)[0][1]
@@ -114,7 +117,8 @@ class Life:
 
     def make_array(self, world: World) -> None:
         shape = self.random.choice([(3,), (5, 64), (MOST_ROWS, HEADS, DIM)])
-        array = world.context.array(self.numpy.integers(0, 99, shape), self.random.choice(["f32", "f16", "i32"]))
+        dtype = self.random.choice(["f32", "f16", "i32"])
+        array = world.context.array(self.numpy.integers(0, 99, shape), dtype)
         world.arrays.append(self.random.choice([array, array[:2], array.reshape(*array.shape, 1)]))
 
     def wrap(self, world: World) -> None:
@@ -137,8 +141,9 @@ class Life:
     def make_cache(self, world: World) -> None:
         if len(world.caches) < 3:
             evict = self.random.choice(EVICTIONS)
-            cache = tamis.Cache(world.context, n_layers=LAYERS, n_heads=HEADS, n_kv_heads=KV_HEADS, head_dim=DIM,
-                                capacity_tokens=CAPACITY, evict=evict, dtype=self.random.choice(["f16", "f32"]))
+            cache = tamis.Cache(world.context, n_layers=LAYERS, n_heads=HEADS, n_kv_heads=KV_HEADS,
+                                head_dim=DIM, capacity_tokens=CAPACITY, evict=evict,
+                                dtype=self.random.choice(["f16", "f32"]))
             cache.evict = evict  # type: ignore[attr-defined]  # for its plans
             world.caches.append(cache)
 
@@ -179,7 +184,8 @@ class Life:
             array.write(self.numpy.integers(-9, 10, array.shape) / 8)
         return step, k[:, 1]
 
-    def layers(self, world: World, step: tamis.Step, upset: Callable[[int], None] = lambda layer: None) -> None:
+    def layers(self, world: World, step: tamis.Step,
+               upset: Callable[[int], None] = lambda layer: None) -> None:
         k, v, q, out = world.rows
         for layer in range(LAYERS):
             upset(layer)
@@ -296,7 +302,8 @@ class Life:
         run_in_a_thread(things.clear)
 
     def close(self, world: World) -> None:
-        things = self.some([things for things in world.lists[:1] + world.lists[2:5] + world.lists[6:] if things])
+        can_be_closed = world.arrays, world.caches, world.plans, world.sequences, world.prefixes
+        things: Any = self.some([things for things in can_be_closed if things])
         thing = self.random.choice(things)
         if self.random.random() < 0.5:
             things.remove(thing)

@@ -31,8 +31,9 @@ def state(rig: Rig, *texts: tamis.Sequence) -> Any:
 # ---- Attention ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [{}, {"scale": 0.05}, {"soft_cap": 3.0}, {"sliding_window": 21}, {"chunk": 32},
-                                 {"soft_cap": 2.0, "sliding_window": 40, "scale": 0.2}, {"sinks": True}])
+@pytest.mark.parametrize("how", [
+    {}, {"scale": 0.05}, {"soft_cap": 3.0}, {"sliding_window": 21}, {"chunk": 32}, {"sinks": True},
+    {"soft_cap": 2.0, "sliding_window": 40, "scale": 0.2}])
 def test_rows_attend_all_that_they_see(rig: Rig, how: dict[str, Any]) -> None:
     """A prompt in two chunks, then decode rows of two sequences, with several query heads to a KV head."""
     seen = {"window": how.get("sliding_window", 0), "chunk": how.get("chunk", 0)}
@@ -55,7 +56,8 @@ def test_rows_attend_all_that_they_see(rig: Rig, how: dict[str, Any]) -> None:
 
 
 def test_layers_may_attend_each_in_its_own_way(rig: Rig) -> None:
-    layers = [tamis.Layer(tamis.Attention(sliding_window=20)), tamis.Layer(tamis.Attention(soft_cap=4), full=True)]
+    layers = [tamis.Layer(tamis.Attention(sliding_window=20)),
+              tamis.Layer(tamis.Attention(soft_cap=4), full=True)]
     plan = rig.plan(select=tamis.Window(budget=48), layers=layers)
     text = rig.prompt(plan, 150)
     rig.expect(0, text, slice(0, 150), causal(range(150), 150, window=20))
@@ -116,8 +118,9 @@ def quest_pages(rig: Rig, text: tamis.Sequence, layer: int, row: int, head: int,
     return sorted([*always, *best[:select.budget // PAGE - len(always)]])
 
 
-@pytest.mark.parametrize("select", [tamis.Quest(budget=80), tamis.Quest(budget=64, sinks=0, recent=0, group="sum"),
-                                    tamis.Quest(budget=96, sinks=20, recent=33, group="mean")])
+@pytest.mark.parametrize("select", [
+    tamis.Quest(budget=80), tamis.Quest(budget=64, sinks=0, recent=0, group="sum"),
+    tamis.Quest(budget=96, sinks=20, recent=33, group="mean")])
 def test_quest_reads_the_pages_with_the_best_bounds(rig: Rig, select: tamis.Quest) -> None:
     plan = rig.plan(select=select, reads=True)
     text = rig.prompt(plan, 200)
@@ -301,8 +304,8 @@ def test_rows_are_rotated_as_they_are_written(rig: Rig, pairing: str, n_rot: int
     weights = [1 + rig.random.random(DIM) for _ in range(2)]
     given: dict[str, Any] = {}
     if norms:
-        given = {"q_norm": rig.context.array(weights[0], "f32"), "k_norm": rig.context.array(weights[1], "f32"),
-                 "eps": 1e-5}
+        given = {"q_norm": rig.context.array(weights[0], "f32"),
+                 "k_norm": rig.context.array(weights[1], "f32"), "eps": 1e-5}
     plan, text = rig.plan(rotated=True), rig.cache.add()
     rig.draw([text], [20])
     positions = rig.context.array(numpy.arange(20, dtype=numpy.int32))
@@ -326,7 +329,8 @@ def test_rows_are_rotated_as_they_are_written(rig: Rig, pairing: str, n_rot: int
             outs.append(rig.out_rows[:20].read())
             step.cancel()
     assert numpy.array_equal(*outs)
-    numpy.testing.assert_allclose(outs[0], attention(q, k, rig.step_v[0], causal(range(20), 20))[0], atol=3e-5)
+    expected = attention(q, k, rig.step_v[0], causal(range(20), 20))[0]
+    numpy.testing.assert_allclose(outs[0], expected, atol=3e-5)
 
 
 def test_a_rotation_that_does_not_fit_is_refused(rig: Rig) -> None:
@@ -357,15 +361,16 @@ def test_loaded_rows_are_as_written_ones(rig: Rig) -> None:
         rig.draw([text], [30])
         with plan.step(text, 30, exact=True) as step:
             for layer in range(LAYERS):
-                for array, values in ((rig.q_rows, rig.q), (rig.k_rows, rig.step_k), (rig.v_rows, rig.step_v)):
-                    array[:30].write(values[layer])
+                q, k, v = rig.q_rows[:30], rig.k_rows[:30], rig.v_rows[:30]
+                for array, values in (q, rig.q), (k, rig.step_k), (v, rig.step_v):
+                    array.write(values[layer])
                 if way == "written":
-                    step.write_rotated(layer, rig.q_rows[:30], rig.k_rows[:30], rig.v_rows[:30], rotation, positions)
+                    step.write_rotated(layer, q, k, v, rotation, positions)
                 elif way == "loaded":
-                    step.load(layer, 0, 30, rig.k_rows[:30], rig.v_rows[:30], rotation)
+                    step.load(layer, 0, 30, k, v, rotation)
                 else:
-                    step.load(layer, 0, 8, rig.k_rows[:8], None, rotation)
-                    step.load(layer, 8, 22, rig.k_rows[8:30], None, rotation)
+                    step.load(layer, 0, 8, k[:8], None, rotation)
+                    step.load(layer, 8, 22, k[8:], None, rotation)
                     step.load(layer, 0, 30, None, rig.context.array(rig.step_v[layer], "f16"))
         lanes.append([text.read(layer, head) for layer in range(LAYERS) for head in range(KV_HEADS)])
     for each in lanes[1:]:
@@ -400,7 +405,8 @@ def test_few_rows_go_on(rig: Rig) -> None:
         for values in False, True:
             step.deviations(1, rig.context.array(other), far, values=values)
             held = (rig.step_v if values else rig.step_k)[0, kept]
-            numpy.testing.assert_allclose(far.read(), ((other - held).astype(float) ** 2).sum((1, 2)), rtol=1e-5)
+            expected = ((other - held).astype(float) ** 2).sum((1, 2))
+            numpy.testing.assert_allclose(far.read(), expected, rtol=1e-5)
         for bad in [3, 4], [10, 3], [24], []:
             with pytest.raises(tamis.ArgumentError):
                 step.keep_rows(bad)
@@ -420,8 +426,10 @@ def test_masses_of_rows(rig: Rig) -> None:
             step.masses(1, rig.q_rows, 13)
     k = rig.k[text.handle][1]
     # Of values that are 1 at one token and 0 elsewhere the output is that token's weight.
-    expected = [attention(rig.q[1, 7:], k, numpy.broadcast_to(numpy.arange(32)[:, None, None] == 20 + row, k.shape),
-                          causal(range(27, 32), 32))[0][:, :, 0].sum() for row in range(12)]
+    expected = []
+    for row in range(12):
+        v = numpy.broadcast_to(numpy.arange(32)[:, None, None] == 20 + row, k.shape)
+        expected.append(attention(rig.q[1, 7:], k, v, causal(range(27, 32), 32))[0][:, :, 0].sum())
     assert masses.shape == (12,) and masses.dtype == numpy.float64
     numpy.testing.assert_allclose(masses, expected, rtol=1e-4, atol=1e-6)
 
@@ -523,8 +531,8 @@ def test_a_step_that_does_not_fit_changes_nothing(context: tamis.Context) -> Non
 
 
 @pytest.mark.parametrize("params, says", [
-    ({"rows": 300}, "300"), ({"rows": [1, 2]}, "2 numbers of rows for 1 sequences"), ({"rows": 0}, "brings no rows"),
-    ({"exact": True, "exact_from": 1}, "exact")])
+    ({"rows": 300}, "300"), ({"rows": [1, 2]}, "2 numbers of rows for 1 sequences"),
+    ({"rows": 0}, "brings no rows"), ({"exact": True, "exact_from": 1}, "exact")])
 def test_steps_that_cannot_be_are_refused(rig: Rig, params: Any, says: str) -> None:
     plan, text = rig.plan(), rig.cache.add()
     before = state(rig, text)
@@ -566,8 +574,9 @@ def test_a_step_that_has_ended_does_nothing_more(rig: Rig) -> None:
     old.cancel()
     rig.draw([text], [1])
     with plan.step(text) as step:
-        for call in (lambda: old.write(0, rig.k_rows, rig.v_rows), lambda: old.attend(0, rig.q_rows, rig.out_rows),
-                     old.end, old.cancel, lambda: old.selected(0, 0), lambda: old.masses(0, rig.q_rows, 1),
+        for call in (lambda: old.write(0, rig.k_rows, rig.v_rows),
+                     lambda: old.attend(0, rig.q_rows, rig.out_rows), old.end, old.cancel,
+                     lambda: old.selected(0, 0), lambda: old.masses(0, rig.q_rows, 1),
                      lambda: old.keep_rows([0]), lambda: old.load(0, 0, 1, rig.k_rows, None)):
             with pytest.raises(tamis.StateError, match="this step has ended"):
                 call()
@@ -601,9 +610,11 @@ def test_a_forgotten_plan_gives_its_step_up(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("rows, says", [
-    (lambda rig: rig.context.empty((1, 2, 64), "i32"), "rows of i32"), (lambda rig: None, "NoneType is no array"),
+    (lambda rig: rig.context.empty((1, 2, 64), "i32"), "rows of i32"),
+    (lambda rig: None, "NoneType is no array"),
     (lambda rig: numpy.zeros((1, 2, 64), "f4"), "ndarray is no array of tamis: see Context.wrap"),
-    (lambda rig: rig.context.empty((1, 8, 64), "bf16"), "bf16"), (lambda rig: rig.context.empty((1, 64)), "64"),
+    (lambda rig: rig.context.empty((1, 8, 64), "bf16"), "bf16"),
+    (lambda rig: rig.context.empty((1, 64)), "64"),
     (lambda rig: tamis.Context("reference").empty((1, 2, 64)), "context")])
 def test_rows_that_do_not_fit_are_refused(rig: Rig, rows: Any, says: str) -> None:
     plan, text = rig.plan(), rig.cache.add()

@@ -81,8 +81,9 @@ def test_a_second_thread_is_refused(contexts: Callable[..., tamis.Context]) -> N
     rig.draw([text], [1])
     step = plan.step(text)
     calls: list[Callable[[], Any]] = [
-        rig.context.wait, lambda: rig.context.empty(3), rig.q_rows.read, lambda: rig.q_rows.write(0), rig.cache.add,
-        text.fork, lambda: len(text), lambda: text.stats, lambda: text.read(0, 0), lambda: text.truncate(3),
+        rig.context.wait, lambda: rig.context.empty(3), rig.q_rows.read, lambda: rig.q_rows.write(0),
+        rig.cache.add, text.fork, lambda: len(text), lambda: text.stats, lambda: text.read(0, 0),
+        lambda: text.truncate(3),
         lambda: rig.plan(), lambda: step.write(0, rig.k_rows, rig.v_rows), step.end, step.cancel,
         lambda: step.attend(0, rig.q_rows, rig.out_rows), lambda: plan.evict(text), text.remove]
 
@@ -299,20 +300,21 @@ def script(text: str, device: str, **env: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("leave", [
-    "step = plan.step(text)", "plan.step(text); rig.plan = plan; rig.rig = rig; gc.disable(); del rig, plan, text",
+    "step = plan.step(text)",
+    "plan.step(text); rig.plan = plan; rig.rig = rig; gc.disable(); del rig, plan, text",
     "view = rig.q_rows[2:3].numpy() if rig.q_rows.address else None; rig.context.close()",
-    """
+    *(f"""
 def work():
     try:
         while True:
-            rig.context.read_bandwidth(1 << 26)
-    except tamis.StateError:  # of the end
+            rig.context.{call}
+    except tamis.Error:  # as another thread has come in
         pass
 threading.Thread(target=work, daemon=True).start()
-time.sleep(0.05)""",
+time.sleep(0.05)""" for call in ("wait()", "read_bandwidth(1 << 24)")),
     "made = []; thread = threading.Thread(target=lambda: made.append(Rig(tamis.Context('reference'))))"
     "; thread.start(); thread.join(); made.append(made[0].plan())",
-])
+], ids=["open step", "loop", "view", "waiting daemon", "reading daemon", "another thread's"])
 def test_a_process_ends_in_peace(device: str, leave: str) -> None:
     script(leave + "\nprint('end')\n", device)
 
