@@ -122,8 +122,8 @@ class Context(_core.Object):
         handle = ffi.new("tamis_context **")
         check(lib.tamis_context_create(params, handle, error()))
         opened = True
+        owner.context = handle[0]
         self._take(owner, handle, "tamis_context_destroy", keep)
-        self._kept = owner.begin(handle[0])
         self._device = _device(lib.tamis_context_device(handle[0]))
         if self._device.backend == "reference" and not self._asked(device):
             warnings.warn(WITHOUT_DRIVER.format(reasons=" ".join(lines)), RuntimeWarning, stacklevel=2)

@@ -74,7 +74,7 @@ class Rotation:
         if pairing not in _PAIRINGS:
             raise ArgumentError(f"pairing {pairing!r}: known are {', '.join(_PAIRINGS)}")
         frequencies = _shaped(frequencies, numpy.float64, (None,), "frequencies")
-        self.n_rot, self.pairing = 2 * len(frequencies), pairing
+        self.context, self.n_rot, self.pairing = context, 2 * len(frequencies), pairing
         self.table = context.empty(int(lib.tamis_rotation_bytes(self.n_rot)), "u8")
         check(lib.tamis_rotation_write_scaled(self._struct, ffi.from_buffer("double[]", frequencies),
                                               magnitude, error()))
