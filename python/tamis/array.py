@@ -104,7 +104,7 @@ class Array:
         self.shape = shape
         self.dtype = dtype
         self.row_stride = row_stride
-        self._rows = None
+        self._rows: Any = None
         code = DTYPES[dtype][2]
         if code is not None:  # what plans and ops take; made once
             self._rows = ffi.new("tamis_rows *")
@@ -252,7 +252,7 @@ class Array:
             raise UnsupportedError(f"{self.context.device.id} has memory of its own: use Array.read")
         return self._view(self.address)
 
-    def _view(self, address: int) -> numpy.ndarray:
+    def _view(self, address: int) -> ndarray:
         item, dtype, _ = DTYPES[self.dtype]
         strides = tuple(n * item for n in self._strides())
         return numpy.asarray(_Memory(self._buffer, address, self.shape, strides, dtype))

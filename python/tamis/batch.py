@@ -257,4 +257,4 @@ class Scheduler(_core.Object):
         """What it has now, and has done."""
         out = ffi.new("tamis_scheduler_stats *")
         lib.tamis_scheduler_get_stats(self._pointer, out)
-        return fill(SchedulerStats, out)  # type: ignore[no-any-return]
+        return fill(SchedulerStats, out)

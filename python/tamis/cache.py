@@ -107,6 +107,8 @@ class Cache(_core.Object):
 
     _destroy_name = "tamis_cache_destroy"
 
+    _owner: _core.Owner
+
     def __init__(self, context: Context, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int,
                  capacity_tokens: int = 0, capacity_bytes: int = 0, dtype: str = "f16",
                  evict: Optional[Eviction] = None, page_size: int = 16,

@@ -59,7 +59,7 @@ def attach(model: Any, *, select: Union[str, Selection, None] = "quest", budget:
         raise StateError("tamis is attached to this model already: detach it first")
     chosen = selection(select)
     if budget is not None:
-        chosen = dataclasses.replace(chosen, budget=budget) if chosen.kind != "full" else chosen
+        chosen = selection(chosen, budget=budget) if chosen.kind != "full" else chosen
     shape = _Shape.of(model)
     context = device if isinstance(device, Context) else Context(device)
     if max_context is None:

@@ -137,7 +137,7 @@ class Vocab(_core.Object):
             check(lib.tamis_vocab_encode(self._pointer, data, len(data), flags,
                                          ffi.from_buffer("int32_t[]", out), capacity, count, error()))
             if count[0] <= capacity:
-                return out[:count[0]].copy()
+                return numpy.array(out[:count[0]])
             capacity = count[0]
 
     def token(self, id: int) -> bytes:
