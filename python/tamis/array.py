@@ -6,6 +6,7 @@ import weakref
 from typing import Any, Optional, Sequence as Seq
 
 import numpy
+from numpy import ndarray  # in Array numpy is a method
 
 from . import _core, _dlpack
 from ._c import ffi
@@ -37,7 +38,8 @@ def empty(shape: int | tuple[int, ...], dtype: Any = numpy.float32) -> numpy.nda
     size = int(numpy.prod(shape)) * dtype.itemsize
     memory = numpy.empty(size + ALIGNMENT, numpy.uint8)
     begin = -memory.ctypes.data % ALIGNMENT
-    return memory[begin:begin + size].view(dtype).reshape(shape)
+    aligned: ndarray = memory[begin:begin + size].view(dtype)
+    return aligned.reshape(shape)
 
 
 def name_of(dtype: Any) -> str:
@@ -102,7 +104,7 @@ class Array:
         self.shape = shape
         self.dtype = dtype
         self.row_stride = row_stride
-        self._rows = None
+        self._rows: Any = None
         code = DTYPES[dtype][2]
         if code is not None:  # what plans and ops take; made once
             self._rows = ffi.new("tamis_rows *")
@@ -240,7 +242,7 @@ class Array:
     def _cuda(self) -> int:
         return int(_core.function("tamis_buffer_cuda")(self._buffer._pointer))
 
-    def numpy(self) -> numpy.ndarray:
+    def numpy(self) -> ndarray:
         """The memory itself as a NumPy array (bf16 as uint16), after waiting for what is enqueued. Raises
         UnsupportedError where the device has memory of its own; `read` copies there.
 
@@ -250,7 +252,7 @@ class Array:
             raise UnsupportedError(f"{self.context.device.id} has memory of its own: use Array.read")
         return self._view(self.address)
 
-    def _view(self, address: int) -> numpy.ndarray:
+    def _view(self, address: int) -> ndarray:
         item, dtype, _ = DTYPES[self.dtype]
         strides = tuple(n * item for n in self._strides())
         return numpy.asarray(_Memory(self._buffer, address, self.shape, strides, dtype))
@@ -261,7 +263,7 @@ class Array:
             inner.append(inner[-1] * n)
         return (self.row_stride, *reversed(inner)) if len(self.shape) > 1 else (self.row_stride,)
 
-    def read(self) -> numpy.ndarray:
+    def read(self) -> ndarray:
         """A copy on the host (bf16 as uint16). Waits."""
         item, dtype, _ = DTYPES[self.dtype]
         out = numpy.empty(self.shape, dtype)
@@ -296,7 +298,7 @@ class Array:
                                          self._offset + row * self.row_stride * item,
                                          ffi.from_buffer(part), part.nbytes, error()))
 
-    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> numpy.ndarray:
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> ndarray:
         if copy is False:
             return self.numpy()
         out = self.read()
