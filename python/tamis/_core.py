@@ -94,8 +94,7 @@ def function(name: str) -> Any:
 
 def text(pointer: Any) -> str:
     """A C string as str; bytes that are no UTF-8 become U+FFFD."""
-    string: bytes = ffi.string(pointer)
-    return string.decode("utf-8", "replace")
+    return str(ffi.string(pointer).decode("utf-8", "replace"))
 
 
 def choice(what: str, name: Any, known: dict[str, int]) -> int:

@@ -6,7 +6,7 @@ import weakref
 from typing import Any, Optional, Sequence as Seq
 
 import numpy
-from numpy import ndarray  # which Array.numpy hides in the class
+from numpy import ndarray  # in Array numpy is a method
 
 from . import _core, _dlpack
 from ._c import ffi
@@ -38,8 +38,8 @@ def empty(shape: int | tuple[int, ...], dtype: Any = numpy.float32) -> numpy.nda
     size = int(numpy.prod(shape)) * dtype.itemsize
     memory = numpy.empty(size + ALIGNMENT, numpy.uint8)
     begin = -memory.ctypes.data % ALIGNMENT
-    array: numpy.ndarray = memory[begin:begin + size].view(dtype).reshape(shape)
-    return array
+    aligned: ndarray = memory[begin:begin + size].view(dtype)
+    return aligned.reshape(shape)
 
 
 def name_of(dtype: Any) -> str:
@@ -242,7 +242,7 @@ class Array:
     def _cuda(self) -> int:
         return int(_core.function("tamis_buffer_cuda")(self._buffer._pointer))
 
-    def numpy(self) -> numpy.ndarray:
+    def numpy(self) -> ndarray:
         """The memory itself as a NumPy array (bf16 as uint16), after waiting for what is enqueued. Raises
         UnsupportedError where the device has memory of its own; `read` copies there.
 

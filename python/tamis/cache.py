@@ -208,7 +208,7 @@ class Sequence:
         self.cache = cache
         self.handle = handle
         cache._sequences[handle] = self
-        self._end = weakref.finalize(self, _remove, cache._owner, cache._handle, handle)
+        self._end = weakref.finalize(self, _remove, cache.context._owner, cache._handle, handle)
         self._end.atexit = False  # the cache's end is enough
 
     def __repr__(self) -> str:

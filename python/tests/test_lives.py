@@ -315,14 +315,17 @@ class Life:
         else:
             gc.collect()
 
+    def is_not_the_last(self, world: World) -> bool:
+        return any(other is not world and not other.context.closed for other in self.worlds)
+
     def close_world(self, world: World) -> None:
-        if len(self.worlds) > 1:
+        if self.is_not_the_last(world):
             world.context.close()
             with pytest.raises(tamis.StateError):
                 world.context.empty(3)
 
     def forget_world(self, world: World) -> None:
-        if len(self.worlds) > 1:
+        if self.is_not_the_last(world):
             self.worlds.remove(world)
 
     # ---- What must hold ----

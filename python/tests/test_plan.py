@@ -4,6 +4,7 @@ a step which fails, or is given up, leaves everything as it was."""
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import numpy
@@ -786,6 +787,25 @@ def test_an_eviction_needs_what_it_binds(context: tamis.Context) -> None:
         plan.bind_output(layer, context.array(rig.random.standard_normal((8, HEADS * DIM)), "f32"))
     plan.evict(text)
     assert (text.lane_lengths() == BUDGET).all()
+
+
+def test_what_is_bound_lives_as_long_as_the_plan(context: tamis.Context) -> None:
+    """Memory of the caller's, too, which is used in place."""
+    if context.device.backend == "cuda":
+        pytest.skip("the host's memory is wrapped")
+    rig = Rig(context, evict=tamis.CriticalKV(budget=BUDGET, window=16))
+    plan = rig.plan()
+    memories = []
+    for layer in range(LAYERS):
+        weights = tamis.empty((8, HEADS * DIM))
+        weights[...] = rig.random.standard_normal(weights.shape)
+        memories.append(weakref.ref(weights.base))
+        plan.bind_output(layer, context.wrap(weights))
+    del weights
+    assert all(memory() is not None for memory in memories)
+    plan.evict(rig.prompt(plan, 100))
+    del plan
+    assert not any(memory() is not None for memory in memories)
 
 
 def test_reindexed_streaming_rotates(context: tamis.Context) -> None:

@@ -207,6 +207,24 @@ def test_a_step_ends_what_waits(host: tamis.Context) -> None:
     assert rig.cache.stats.sequences == 1
 
 
+def test_a_step_that_another_thread_forgets_is_given_up_first(host: tamis.Context) -> None:
+    """Its sequences, which were forgotten before it, go with it."""
+    rig = Rig(host)
+    texts = [rig.prompt(rig.plan(), 20)]
+    plans = [rig.plan()]
+    plans[0].step(texts[0]).sequences.clear()
+
+    def forget() -> None:
+        texts.clear()
+        plans.clear()
+        gc.collect()
+
+    Thread(forget).join()
+    assert rig.cache.stats.sequences == 1
+    array = host.empty(1)  # which is not forgotten at once: that would end what waits, too
+    assert rig.cache.stats.sequences == 0 and len(array) == 1
+
+
 def test_collecting_in_another_thread_makes_no_call_fail(host: tamis.Context) -> None:
     rig = Rig(host)
     plan = rig.plan()
@@ -327,6 +345,11 @@ rig.run(plan, text)
 step = plan.step(text)
 child = os.fork()
 if child == 0:
+    class Nothing:
+        def __getattr__(self, name):
+            print(f"{name} is called")
+            os._exit(3)
+    tamis._core.lib = tamis.cache.lib = Nothing()
     rig.q_rows.close()
     kept = rig.k_rows
     del rig, plan, text, step
