@@ -14,15 +14,22 @@ import tamis
 from conftest import DEVICES, REPOSITORY
 
 
+def c_compiler() -> str:
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        pytest.skip("a program would have to be built with the library's sanitizer")
+    found = os.environ.get("CC") or shutil.which("cc")
+    if not found:
+        pytest.skip("there is no C compiler (Debian: gcc)")
+    return found
+
+
 def program(name: str, folder: pathlib.Path) -> str:
     """The example of docs/examples as a program: the one that EXAMPLE_NAME names, or one that is compiled
     here with the package's own library."""
     built = os.environ.get(f"EXAMPLE_{name.upper()}")
     if built:
         return built
-    compiler = os.environ.get("CC") or shutil.which("cc")
-    if not compiler:
-        pytest.skip("there is no C compiler (Debian: gcc)")
+    compiler = c_compiler()
     package = pathlib.Path(tamis.__file__).parent / "lib"
     model = next(package.glob("libtamis_model.so*")).resolve()  # libtamis lies beside it
     library = next(model.parent.glob("libtamis.so*"))
@@ -46,3 +53,13 @@ def test_an_example_prints_what_its_original_prints(name: str, last: str, device
     assert last in expected.splitlines()[-1]
     mirror = REPOSITORY / "python" / "examples" / f"{name}.py"
     assert output([sys.executable, str(mirror)], device) == expected
+
+
+def test_the_overhead_of_calls_is_measured() -> None:
+    c_compiler()
+    script = REPOSITORY / "python" / "examples" / "overhead.py"
+    table = output([sys.executable, str(script), "--layers", "4", "--steps", "20", "--runs", "3"], "reference")
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert [row[0].strip() for row in rows] == ["step begin + end", "write", "attend",
+                                                "**a layer: write + attend**"]
+    assert all(0 < float(c) < float(python) < 1e4 for _, c, python, _ in rows)

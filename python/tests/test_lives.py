@@ -21,7 +21,7 @@ from conftest import DEVICES
 
 LIVES = int(os.environ.get("TAMIS_LIVES", "12"))
 FIRST = int(os.environ.get("TAMIS_LIVES_SEED", "1"))
-ACTS = 120
+ACTS = 100
 LAYERS, HEADS, KV_HEADS, DIM, CAPACITY, MOST_ROWS = 2, 4, 2, 64, 160, 24
 EVICTIONS: list[Optional[tamis.Eviction]] = [
     None, None, tamis.SnapKV(budget=40, window=8), tamis.Streaming(budget=36),
