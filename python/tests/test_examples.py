@@ -23,7 +23,7 @@ def c_compiler() -> str:
     return found
 
 
-def program(name: str, folder: pathlib.Path) -> str:
+def program(name: str, folder: pathlib.Path, *libraries: str) -> str:
     """The example of docs/examples as a program: the one that EXAMPLE_NAME names, or one that is compiled
     here with the package's own library."""
     built = os.environ.get(f"EXAMPLE_{name.upper()}")
@@ -36,7 +36,7 @@ def program(name: str, folder: pathlib.Path) -> str:
     out = str(folder / name)
     subprocess.run([*compiler.split(), f"-I{REPOSITORY / 'lib' / 'include'}",
                     str(REPOSITORY / "docs" / "examples" / f"{name}.c"), str(library),
-                    f"-Wl,-rpath,{library.parent}", "-o", out], check=True)
+                    f"-Wl,-rpath,{library.parent}", *libraries, "-o", out], check=True)
     return out
 
 
@@ -53,6 +53,19 @@ def test_an_example_prints_what_its_original_prints(name: str, last: str, device
     assert last in expected.splitlines()[-1]
     mirror = REPOSITORY / "python" / "examples" / f"{name}.py"
     assert output([sys.executable, str(mirror)], device) == expected
+
+
+def test_an_engine_in_numpy(tmp_path: pathlib.Path) -> None:
+    """The engine of engine_opencl.c on its own OpenCL queue, and one in NumPy in 40 lines: bit for bit."""
+    if "opencl" not in DEVICES:
+        pytest.skip("there is no OpenCL device")
+    if not os.environ.get("EXAMPLE_ENGINE_OPENCL") and not pathlib.Path("/usr/include/CL/cl.h").exists():
+        pytest.skip("there are no OpenCL headers (Debian: opencl-headers)")
+    expected = output([program("engine_opencl", tmp_path, "-lOpenCL")], "")
+    assert "checksum " in expected
+    mirror = REPOSITORY / "python" / "examples" / "engine.py"
+    assert output([sys.executable, str(mirror)], "opencl") == expected
+    assert len(mirror.read_text().splitlines()) <= 40
 
 
 def test_the_overhead_of_calls_is_measured() -> None:
