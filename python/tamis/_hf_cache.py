@@ -47,8 +47,8 @@ class _Handed(torch.Tensor):
                 found = function(*args, **(kwargs or {}))
             if not isinstance(found, torch.Tensor):  # as .T and .data are
                 return found
-        raise StateError(f"K and V are in a cache of tamis, and the model attends to them by itself ({name}): "
-                         "tamis is not attached to it, or its attention implementation has been changed since")
+        raise StateError(f"the model computes with K and V that are in a cache of tamis ({name}): its attention "
+                         "is not all behind AttentionInterface, or tamis is not attached to it")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"<K or V of a cache of tamis, {tuple(self.shape)}>"

@@ -8,6 +8,7 @@ import inspect
 from typing import Any, Callable, Optional
 
 import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ._hf_cache import Rows, TamisCache
 from .errors import Error, UnsupportedError
@@ -149,6 +150,11 @@ class Shape:
             raise UnsupportedError(f"{shape.name} is an encoder-decoder model")
         if model.device.type != "cpu":
             raise UnsupportedError(f"{shape.name} is on {model.device}: tamis attaches to models on the CPU")
+        own = DynamicCache(config=shape.config).layers
+        for number, kept in enumerate(own):
+            if type(kept) not in (DynamicLayer, DynamicSlidingWindowLayer):
+                raise UnsupportedError(f"{shape.name}: layer {number} keeps what transformers has a "
+                                       f"{type(kept).__name__} for, and tamis keeps K and V of attention")
         parameters = inspect.signature(type(model).forward).parameters
         options: dict[str, Any] = {"use_cache": True, cache_keyword(model): TamisCache(shape)}
         if "position_ids" in parameters:
@@ -159,17 +165,23 @@ class Shape:
             with torch.no_grad():
                 model(input_ids=torch.ones((1, 2), dtype=torch.int64), **options)
         except Error as reason:
-            raise UnsupportedError(f"{shape.name}: {reason}") from reason
+            latent = getattr(shape.config, "kv_lora_rank", None) is not None
+            raise UnsupportedError(f"{shape.name}: {'latent attention: ' if latent else ''}{reason}") from reason
         except Exception as reason:
             raise UnsupportedError(f"{shape.name} does not run with a cache and an attention of tamis: "
                                    f"{type(reason).__name__}: {reason}") from reason
-        shape._check()
+        shape._check([int(getattr(kept, "sliding_window", 0)) for kept in own])
         return shape
 
-    def _check(self) -> None:
+    def _check(self, kept: list[int]) -> None:
+        """Of the layers together; `kept` are the tokens that transformers' own cache keeps of each, 0 for all."""
         if len(self.layers) != self.n_layers:
             raise UnsupportedError(f"{self.name}: of its {self.n_layers} layers {len(self.layers)} attend "
                                    "through AttentionInterface to what they give a cache")
+        for number, (layer, tokens) in enumerate(zip(self.layers, kept)):
+            if tokens not in (0, layer.passed.local):
+                raise UnsupportedError(f"{self.name}: layer {number} has a mask of local size "
+                                       f"{layer.passed.local}, but transformers keeps {tokens} tokens of it")
         shapes = {(layer.passed.n_heads, layer.passed.n_kv_heads, layer.passed.head_dim)
                   for layer in self.layers}
         if len(shapes) != 1:

@@ -305,12 +305,15 @@ class Attached:
         sequences = cache.sequences if cache.length else [self.store.add() for _ in range(batch)]
         if len(sequences) != batch:
             raise ArgumentError(f"a batch of {batch} for a cache of {len(sequences)} sequences")
-        counts, kept = self._tokens(mask.padding, cache.length, sequences, n)
+        before, counts, kept = self._tokens(mask.padding, cache.length, sequences, n)
         taking = [(sequence, count) for sequence, count in zip(sequences, counts) if count]
         step = None
         if taking:
-            self._fits(taking)
             exact = not cache.length or (n > 1 and not cache._drafts)
+            self._fits(counts, max(map(sum, zip(before, counts))), exact)
+            for sequence, length in zip(sequences, before):
+                if len(sequence) > length:
+                    sequence.truncate(length)
             try:
                 step = self.plan.step([sequence for sequence, _ in taking], [count for _, count in taking],
                                       exact=exact)
@@ -321,9 +324,10 @@ class Attached:
         return self._pass
 
     def _tokens(self, padding: Optional[torch.Tensor], past: int, sequences: list[_cache.Sequence],
-                n: int) -> tuple[list[int], Optional[torch.Tensor]]:
-        """How many tokens each row of the batch brings, and which rows these are. What the cache holds at a
-        row's end, and is padding by now, is given up: generate feeds it behind a row's last token."""
+                n: int) -> tuple[list[int], list[int], Optional[torch.Tensor]]:
+        """How many tokens each row of the batch has in the cache and brings, and which rows these are. The
+        cache may hold more at a row's end, which is padding by now: generate feeds it behind a row's last
+        token."""
         batch = len(sequences)
         if padding is None:
             before, counts, kept = [past] * batch, [n] * batch, None
@@ -343,23 +347,21 @@ class Attached:
             if count < 0 or (count and (padding is None or bool(padding[row, past - count:past].any()))):
                 raise ArgumentError(f"row {row}: by attention_mask the cache holds {before[row]} tokens beside "
                                     f"padding, and it holds {before[row] + count}")
-        for sequence, length, count in zip(sequences, before, over):
-            if count:
-                sequence.truncate(length)
-        return counts, kept
+        return before, counts, kept
 
-    def _fits(self, taking: list[tuple[_cache.Sequence, int]]) -> None:
+    def _fits(self, counts: list[int], longest: int, exact: bool) -> None:
         """Raises what a step would raise, in the words of `attach`."""
-        if len(taking) > self.plan.max_sequences:
-            raise ArgumentError(f"a batch of {len(taking)} rows: attach(max_sequences="
-                                f"{self.plan.max_sequences}) takes no more")
-        longest = max(len(sequence) + count for sequence, count in taking)
+        batch, rows = sum(count > 0 for count in counts), sum(counts)
+        if batch > self.plan.max_sequences:
+            raise ArgumentError(f"a batch of {batch} rows: attach(max_sequences={self.plan.max_sequences}) takes "
+                                "no more")
         if longest > self.plan.max_context:
             raise ArgumentError(f"a context of {longest} tokens: attach(max_context={self.plan.max_context}) "
                                 "takes no more")
-        rows = sum(count for _, count in taking)
         if rows > self.plan.max_rows:
             raise FullError(f"a batch of {rows} tokens, which exceed attach(capacity_tokens=...)")
+        if not exact and rows > max(_DRAFTS, batch) and self.plan.select.kind != "full":
+            raise ArgumentError(f"{rows} rows of drafts: a selection chooses for {_DRAFTS} of them at most")
 
     def attend(self, rows: Rows, module: Any, query: torch.Tensor, mask: Any, scaling: Optional[float],
                softcap: Optional[float], sinks: Optional[torch.Tensor],
@@ -379,9 +381,9 @@ class Attached:
                                        "was attached")
             if (sinks is None) != (layer.sinks is None):
                 raise UnsupportedError(f"layer {rows.layer} has sink logits at times")
-            if options.get("output_attentions") or getattr(self.model.config, "output_attentions", False):
-                raise UnsupportedError("output_attentions: tamis computes no attention weights")
             if rows.layer == 0:
+                if options.get("output_attentions") or getattr(self.shape.config, "output_attentions", False):
+                    raise UnsupportedError("output_attentions: tamis computes no attention weights")
                 now = self._begin(rows.cache, query.shape[0], query.shape[2], mask)
             assert now is not None
             if mask is not now.mask and not _equal(mask.padding, now.mask.padding):
