@@ -27,12 +27,19 @@ class Engine(Protocol):
     def settle(self) -> None:
         """Gives up a forward pass that has not ended, so that sequences can be changed."""
 
+    def attend(self, rows: Rows, module: Any, query: torch.Tensor, mask: Any, scaling: Optional[float],
+               softcap: Optional[float], sinks: Optional[torch.Tensor],
+               options: dict[str, Any]) -> torch.Tensor:
+        """The attention of one layer, whose K and V are `rows`: [batch][n][heads][head_dim]. `options` is
+        what else the layer passes."""
+
 
 # ---- From a layer's cache to its attention function ------------------------------------------------
 
 _thread = threading.local()
 # What looks at a tensor but at none of its elements; torch.compile asks these.
-_LOOKS = {"__get__", "size", "dim", "stride", "storage_offset", "untyped_storage", "is_conj", "is_neg", "_is_view"}
+_LOOKS = {"__get__", "size", "dim", "stride", "storage_offset", "untyped_storage", "is_conj", "is_neg",
+          "_is_view"}
 
 
 class _Handed(torch.Tensor):
@@ -47,8 +54,8 @@ class _Handed(torch.Tensor):
                 found = function(*args, **(kwargs or {}))
             if not isinstance(found, torch.Tensor):  # as .T and .data are
                 return found
-        raise StateError(f"the model computes with K and V that are in a cache of tamis ({name}): its attention "
-                         "is not all behind AttentionInterface, or tamis is not attached to it")
+        raise StateError(f"the model computes with K and V that are in a cache of tamis ({name}): its "
+                         "attention is not all behind AttentionInterface, or tamis is not attached to it")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"<K or V of a cache of tamis, {tuple(self.shape)}>"
@@ -72,14 +79,14 @@ def take(key: torch.Tensor, value: torch.Tensor) -> Optional[Rows]:
     return rows if rows is not None and rows.given[0] is key and rows.given[1] is value else None
 
 
-class _CacheLayer(CacheLayerMixin):
+class _CacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One layer of a TamisCache."""
 
     is_sliding = False
     supports_early_init = False
 
     def __init__(self, owner: TamisCache, layer: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._owner = weakref.ref(owner)
         self._layer = layer
 
@@ -96,7 +103,7 @@ class _CacheLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.is_initialized = True
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any,
                **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         self._cache._engine.check()

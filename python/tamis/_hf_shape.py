@@ -70,7 +70,8 @@ class Passed:
         """Raises UnsupportedError for a mask that is not from `_mask`, or not causal."""
         if not isinstance(mask, Mask):
             raise UnsupportedError(f"layer {rows.layer} gets a mask that transformers' masking_utils have not "
-                                   f"made ({type(mask).__name__}): tamis takes attention_mask [batch][tokens]")
+                                   f"made ({type(mask).__name__}): tamis takes attention_mask as [batch]"
+                                   "[tokens]")
         if not mask.causal:
             raise UnsupportedError(f"layer {rows.layer} gets a mask that is not a causal one: tamis attends "
                                    "causally")
@@ -153,8 +154,8 @@ class Shape:
         own = DynamicCache(config=shape.config).layers
         for number, kept in enumerate(own):
             if type(kept) not in (DynamicLayer, DynamicSlidingWindowLayer):
-                raise UnsupportedError(f"{shape.name}: layer {number} keeps what transformers has a "
-                                       f"{type(kept).__name__} for, and tamis keeps K and V of attention")
+                raise UnsupportedError(f"{shape.name}: layer {number} has a {type(kept).__name__} in "
+                                       "transformers' cache: tamis keeps K and V alone")
         parameters = inspect.signature(type(model).forward).parameters
         options: dict[str, Any] = {"use_cache": True, cache_keyword(model): TamisCache(shape)}
         if "position_ids" in parameters:
@@ -165,8 +166,8 @@ class Shape:
             with torch.no_grad():
                 model(input_ids=torch.ones((1, 2), dtype=torch.int64), **options)
         except Error as reason:
-            latent = getattr(shape.config, "kv_lora_rank", None) is not None
-            raise UnsupportedError(f"{shape.name}: {'latent attention: ' if latent else ''}{reason}") from reason
+            latent = "latent attention: " if getattr(shape.config, "kv_lora_rank", None) is not None else ""
+            raise UnsupportedError(f"{shape.name}: {latent}{reason}") from reason
         except Exception as reason:
             raise UnsupportedError(f"{shape.name} does not run with a cache and an attention of tamis: "
                                    f"{type(reason).__name__}: {reason}") from reason
@@ -174,7 +175,8 @@ class Shape:
         return shape
 
     def _check(self, kept: list[int]) -> None:
-        """Of the layers together; `kept` are the tokens that transformers' own cache keeps of each, 0 for all."""
+        """Of the layers together; `kept` are the tokens that transformers' own cache keeps of each, 0 for
+        all."""
         if len(self.layers) != self.n_layers:
             raise UnsupportedError(f"{self.name}: of its {self.n_layers} layers {len(self.layers)} attend "
                                    "through AttentionInterface to what they give a cache")
@@ -208,9 +210,11 @@ class Shape:
                 raise UnsupportedError(f"layer {layer} passes {name} to its attention, which tamis does not "
                                        "know")
         passed = Passed.of(query, rows, mask, scaling, softcap)
+        window, chunk = mask.rule()
         self.dtype = query.dtype
-        self.layers.append(LayerShape(module, passed, *mask.rule(), None if sinks is None else
-                                      sinks.detach().float().reshape(-1), rows.k[0].transpose(0, 1).clone()))
+        self.layers.append(LayerShape(module, passed, window, chunk,
+                                      None if sinks is None else sinks.detach().float().reshape(-1),
+                                      rows.k[0].transpose(0, 1).clone()))
         return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]))
 
 
@@ -222,7 +226,8 @@ def cache_keyword(model: Any) -> str:
 def rotation(model: Any, shape: Shape) -> tuple[torch.Tensor, str]:
     """The frequencies and the pairing ("half", "adjacent") of a rotation by which all layers turn their keys.
     Raises UnsupportedError where there is no such one."""
-    found = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), torch.Tensor)]
+    found = [module for module in model.modules()
+             if isinstance(getattr(module, "inv_freq", None), torch.Tensor)]
     scaled = any(float(getattr(module, "attention_scaling", 1)) != 1 for module in found)
     if not found or scaled or any(not torch.equal(module.inv_freq, found[0].inv_freq) for module in found):
         raise UnsupportedError(f"{shape.name}: reindexed streaming takes a model with one rotation of all "
@@ -242,6 +247,8 @@ def rotation(model: Any, shape: Shape) -> tuple[torch.Tensor, str]:
 def _turns(keys: torch.Tensor, angles: torch.Tensor, pairing: str) -> bool:
     """Whether the second keys are the first ones, turned by these angles."""
     n = 2 * len(angles)
+    if n > keys.shape[-1]:
+        return False
     (before, after), rest = keys[..., :n].double(), keys[..., n:]
     first, second = ((slice(0, n // 2), slice(n // 2, n)) if pairing == "half" else
                      (slice(0, n, 2), slice(1, n, 2)))

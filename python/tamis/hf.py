@@ -42,8 +42,9 @@ def attach(model: Any, *, select: Union[str, Selection, None] = "quest", budget:
     """Lets a causal language model of transformers read and keep its K and V through tamis.
 
     Until `Attached.detach` ``model.generate`` uses a cache of tamis, a new one for each call unless it is
-    given one (``past_key_values=reader.cache()``; in newer versions ``cache=``). Batches may be padded on
-    the left. A forward pass of two tokens shows how the layers attend.
+    given one (``past_key_values=reader.cache()``; in newer versions ``cache=``). A forward pass of two
+    tokens, which is run here, shows how the layers attend; weights of sink logits and, for evictions, of
+    output projections are those of this moment.
 
     Args:
         model: a decoder whose attention goes through AttentionInterface, on the CPU, in f32, bf16 or f16.
@@ -68,7 +69,7 @@ def attach(model: Any, *, select: Union[str, Selection, None] = "quest", budget:
         raise StateError("tamis is attached to this model already: detach it first")
     chosen = selection(select)
     if budget is not None and chosen.kind != "full":
-        chosen = dataclasses.replace(chosen, budget=budget)
+        chosen = dataclasses.replace(chosen, budget=budget)  # type: ignore[type-var]
     implementation = _Implementation(model)
     try:
         implementation.set(NAME)
@@ -96,7 +97,7 @@ class _Implementation:
         self._before = before
 
     def set(self, name: str) -> None:
-        self._model.set_attn_implementation(_within(self._model.config, self._config, name))
+        self._model.set_attn_implementation(_within(self._model.config, self._config, name) or name)
 
     def restore(self) -> None:
         self.set(self._before)
@@ -134,7 +135,7 @@ class _Buffer:
             self.array = self.context.empty((max(count, 16), self.heads * self.head_dim), self.dtype)
             if self.in_place:
                 with torch.inference_mode(False):
-                    self.tensor = torch.from_dlpack(self.array)
+                    self.tensor = torch.from_dlpack(self.array)  # type: ignore[attr-defined]
         if count not in self._slices:
             if len(self._slices) > 64:
                 self._slices = {}
@@ -158,7 +159,8 @@ class _Buffer:
         """A copy, once what is enqueued has been done."""
         if self.tensor is not None:
             self.context.wait()
-            return self.tensor[:count].to(dtype, copy=True)
+            copied: torch.Tensor = self.tensor[:count].to(dtype, copy=True)
+            return copied
         return torch.from_numpy(self.array[:count].read()).to(dtype)
 
 
@@ -265,7 +267,7 @@ class Attached:
         """Reads texts, [batch][tokens], into a cache. The mask is as generate's, [batch][tokens] with those
         that the cache has already."""
         cache = self.cache() if cache is None else cache
-        options = {"attention_mask": attention_mask, self._keyword: cache}
+        options: dict[str, Any] = {"attention_mask": attention_mask, self._keyword: cache}
         parameters = inspect.signature(type(self.model).forward).parameters
         if attention_mask is not None and "position_ids" in parameters:
             positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)  # as generate counts them
@@ -333,28 +335,28 @@ class Attached:
             before, counts, kept = [past] * batch, [n] * batch, None
         else:
             if padding.shape != (batch, past + n):
-                raise ArgumentError(f"attention_mask {list(padding.shape)}: [{batch}][{past + n}] is expected, "
-                                    "the tokens of the cache and the new ones")
+                raise ArgumentError(f"attention_mask {list(padding.shape)}: [{batch}][{past + n}] is "
+                                    "expected, the tokens of the cache and the new ones")
             begins = padding[:, 0].long() + (padding[:, 1:] & ~padding[:, :-1]).sum(1)
             if self._local and bool((begins > 1).any()):
-                raise UnsupportedError(f"row {int(begins.argmax())} of the batch has padding between its tokens, "
-                                       "which sliding windows and chunks would count")
+                raise UnsupportedError(f"row {int(begins.argmax())} of the batch has padding between its "
+                                       "tokens, which sliding windows and chunks would count")
             new = padding[:, past:]
             before, counts = padding[:, :past].sum(1).tolist(), new.sum(1).tolist()
             kept = None if bool(new.all()) else new.reshape(-1).nonzero().squeeze(1)
         over = [len(sequence) - length for sequence, length in zip(sequences, before)]
         for row, count in enumerate(over):
             if count < 0 or (count and (padding is None or bool(padding[row, past - count:past].any()))):
-                raise ArgumentError(f"row {row}: by attention_mask the cache holds {before[row]} tokens beside "
-                                    f"padding, and it holds {before[row] + count}")
+                raise ArgumentError(f"row {row}: by attention_mask the cache holds {before[row]} tokens "
+                                    f"beside padding, and it holds {before[row] + count}")
         return before, counts, kept
 
     def _fits(self, counts: list[int], longest: int, exact: bool) -> None:
         """Raises what a step would raise, in the words of `attach`."""
         batch, rows = sum(count > 0 for count in counts), sum(counts)
         if batch > self.plan.max_sequences:
-            raise ArgumentError(f"a batch of {batch} rows: attach(max_sequences={self.plan.max_sequences}) takes "
-                                "no more")
+            raise ArgumentError(f"a batch of {batch} rows: attach(max_sequences={self.plan.max_sequences}) "
+                                "takes no more")
         if longest > self.plan.max_context:
             raise ArgumentError(f"a context of {longest} tokens: attach(max_context={self.plan.max_context}) "
                                 "takes no more")
@@ -372,8 +374,8 @@ class Attached:
             raise StateError(f"layer {rows.layer} is given a cache of another model")
         if rows.layer and (now is None or now.cache is not rows.cache or now.layer != rows.layer
                            or now.thread != threading.get_ident()):
-            raise StateError(f"layer {rows.layer} comes without the layers before it, or another forward pass "
-                             "has begun since: threads take turns")
+            raise StateError(f"layer {rows.layer} comes without the layers before it, or another forward "
+                             "pass has begun since: threads take turns")
         try:
             passed = Passed.of(query, rows, mask, scaling, softcap)
             if passed != layer.passed:
@@ -428,7 +430,8 @@ class Attached:
         except Error as reason:
             self._undo(now, now.step)
             if isinstance(reason, StateError):
-                reason.args = (f"{reason} (attach(max_sequences=...) keeps the last queries of more sequences)",)
+                reason.args = (f"{reason} (attach(max_sequences=...) keeps the last queries of more "
+                               "sequences)",)
             raise
 
     def _undo(self, now: _Pass, step: Step) -> None:
@@ -469,8 +472,8 @@ class _Generate:
         if option("use_cache") is False:
             raise UnsupportedError("use_cache=False is not supported through tamis: K and V are in its cache")
         if option("cache_implementation") not in (None, "dynamic", "hybrid"):
-            raise UnsupportedError(f"cache_implementation={option('cache_implementation')!r} is not supported "
-                                   "through tamis: K and V are in its cache")
+            raise UnsupportedError(f"cache_implementation={option('cache_implementation')!r} is not "
+                                   "supported through tamis: K and V are in its cache")
         if option("output_attentions"):
             raise UnsupportedError("output_attentions: tamis computes no attention weights")
         if option("assistant_early_exit"):
@@ -492,17 +495,17 @@ class _Generate:
         ids = given.get("inputs", given.get("input_ids"))
         mask = given.get("attention_mask")
         if mask is not None and mask.ndim == 2 and bool((mask[:, -1] == 0).any()):
-            raise UnsupportedError(f"row {int((mask[:, -1] == 0).nonzero()[0])} of the batch ends in padding, "
-                                   "and generate goes on behind it: padding stands on the left "
+            raise UnsupportedError(f"row {int((mask[:, -1] == 0).nonzero()[0])} of the batch ends in "
+                                   "padding, and generate goes on behind it: padding stands on the left "
                                    "(padding_side='left')")
         if ids is None or given.get("inputs_embeds") is not None:
             return
         if (mask is None or mask.shape[1] == ids.shape[1]) and ids.shape[1] <= cache.length:
-            raise ArgumentError(f"{ids.shape[1]} tokens with a cache of {cache.length}: generate takes the whole "
-                                "text, with the tokens in the cache and one more at least")
+            raise ArgumentError(f"{ids.shape[1]} tokens with a cache of {cache.length}: generate takes the "
+                                "whole text, with the tokens in the cache and one more at least")
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _mask(batch_size: int, q_length: int, kv_length: int, *, mask_function: Any,
           attention_mask: Optional[torch.Tensor] = None, local_size: Optional[int] = None,
           allow_is_causal_skip: bool = True, use_vmap: bool = False, **_: Any) -> Mask:
@@ -515,7 +518,7 @@ def _mask(batch_size: int, q_length: int, kv_length: int, *, mask_function: Any,
     return Mask(padding, int(local_size or 0), allow_is_causal_skip and not use_vmap, mask_function)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any,
             scaling: Optional[float] = None, dropout: float = 0, softcap: Optional[float] = None,
             s_aux: Optional[torch.Tensor] = None, sinks: Optional[torch.Tensor] = None,
@@ -523,8 +526,8 @@ def _attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Te
     """The attention of a layer: [batch][n][heads][dim] of query, key and value [batch][heads][n][dim]."""
     rows = take(key, value)
     if rows is None:
-        raise StateError("K and V do not come from a cache of tamis: give generate none, or reader.cache(), and "
-                         "leave use_cache on")
+        raise StateError("K and V do not come from a cache of tamis: give generate none, or reader.cache(), "
+                         "and leave use_cache on")
     if dropout:
         raise UnsupportedError(f"dropout {dropout}: tamis is for inference (model.eval())")
     return rows.cache._engine.attend(rows, module, query, attention_mask, scaling, softcap,

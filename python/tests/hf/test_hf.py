@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tamis.hf beside transformers' own attention and cache, on small models with random weights. architectures.py
-goes through all architectures."""
+"""tamis.hf beside transformers' own attention and cache, on small models with random weights.
+architectures.py goes through all architectures."""
 import copy
 import gc
 import os
