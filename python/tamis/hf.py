@@ -7,27 +7,32 @@ cache of tamis, prompts are read in exact steps, and each new token goes through
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
+import threading
 import weakref
-from typing import Any, Iterator, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy
 import torch
-from transformers.cache_utils import Cache as _HfCache
-from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
 from . import cache as _cache
+from ._core import lib
+from ._hf_cache import Rows, TamisCache, take
+from ._hf_shape import Mask, Passed, Shape, cache_keyword, rotation
 from .array import Array
 from .device import Context
-from .errors import ArgumentError, FullError, StateError, UnsupportedError
-from .plan import Attention, Counters, Layer, Plan, Rotation
+from .errors import ArgumentError, Error, FullError, StateError, UnsupportedError
+from .plan import Attention, Counters, Layer, Plan, Rotation, Step
 from .policy import Eviction, Selection, eviction, selection
 
+__all__ = ["Attached", "TamisCache", "attach"]
 NAME = "tamis"  # of the attention function
 _DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-_engines: weakref.WeakKeyDictionary[torch.nn.Module, Attached] = weakref.WeakKeyDictionary()
+_DRAFTS = 64  # rows of a forward pass of drafts, at most
+_attached: weakref.WeakSet[Attached] = weakref.WeakSet()
 
 
 def attach(model: Any, *, select: Union[str, Selection, None] = "quest", budget: Optional[int] = None,
@@ -36,98 +41,88 @@ def attach(model: Any, *, select: Union[str, Selection, None] = "quest", budget:
            device: Union[str, Context, None] = None, reads: bool = False) -> Attached:
     """Lets a causal language model of transformers read and keep its K and V through tamis.
 
-    Afterwards ``model.generate`` uses a cache of tamis, a new one for each call unless it is given one
-    (``past_key_values=reader.cache()``; in newer versions ``cache=``). Batches may be padded on the left. Until `Attached.detach`.
+    Until `Attached.detach` ``model.generate`` uses a cache of tamis, a new one for each call unless it is
+    given one (``past_key_values=reader.cache()``; in newer versions ``cache=``). A forward pass of two
+    tokens, which is run here, shows how the layers attend; weights of sink logits and, for evictions, of
+    output projections are those of this moment.
 
     Args:
-        model: Llama, Qwen, Gemma or another decoder whose attention goes through AttentionInterface, on
-            the CPU, in f32, bf16 or f16.
+        model: a decoder whose attention goes through AttentionInterface, on the CPU, in f32, bf16 or f16.
         select: a selection or its name; `budget` replaces its budget, in tokens.
         evict: an eviction or its name, with its own budget (``tamis.SnapKV(budget=1024)``). It acts
             behind each forward pass of several tokens, and as its `every` says.
         max_context: the longest sequence; default: the model's, at most 32768.
-        max_sequences: rows of a batch.
+        max_sequences: rows of a batch; under evictions with a window also the sequences whose last queries
+            are kept.
         capacity_tokens: tokens that all sequences may hold together; default max_context.
         dtype: of K and V in the cache; default the model's. Also "f16", "q8", "k8v4", "q4".
         device: a context of tamis, or the device that one is opened on.
         reads: keep which pages new tokens read, for `Attached.read_pages`.
 
     Raises UnsupportedError, with the name, for what it does not do: layers that share K and V or differ
-    in shape, masks that are not causal, beam search.
+    in shape, masks that are not causal, position biases, latent and linear attention.
     """
-    if model in _engines or any(module in _engines for module in model.modules()):
+    if not hasattr(model, "generate") or not hasattr(model, "set_attn_implementation"):
+        raise ArgumentError(f"{type(model).__name__} is no language model of transformers that generates")
+    modules = set(model.modules())
+    if any(not modules.isdisjoint(layer.module for layer in reader.shape.layers) for reader in _attached):
         raise StateError("tamis is attached to this model already: detach it first")
     chosen = selection(select)
-    if budget is not None:
-        chosen = selection(chosen, budget=budget) if chosen.kind != "full" else chosen
-    shape = _Shape.of(model)
-    context = device if isinstance(device, Context) else Context(device)
-    if max_context is None:
-        max_context = min(int(getattr(shape.config, "max_position_embeddings", 32768)), 32768)
-    return Attached(model, shape, context, chosen, eviction(evict), max_context, max_sequences,
-                    max_context if capacity_tokens is None else capacity_tokens, dtype, reads)
+    if budget is not None and chosen.kind != "full":
+        chosen = selection(chosen, budget=budget)
+    implementation = _Implementation(model)
+    try:
+        implementation.set(NAME)
+        shape = Shape.of(model)
+        context = device if isinstance(device, Context) else Context(device)
+        if max_context is None:
+            max_context = min(int(getattr(shape.config, "max_position_embeddings", None) or 32768), 32768)
+        return Attached(model, shape, context, implementation, chosen, eviction(evict), max_context,
+                        max_sequences, max_context if capacity_tokens is None else capacity_tokens, dtype,
+                        reads)
+    except BaseException:
+        implementation.restore()
+        raise
 
 
-# ---- What a model is ------------------------------------------------------------------------------
+class _Implementation:
+    """The attention implementation of a model's decoder; other parts of it keep theirs."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._config = model.config.get_text_config(decoder=True)
+        before = self._config._attn_implementation
+        if before == NAME:  # a copy of a model that tamis is attached to
+            before = "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
+        self._before = before
+
+    def set(self, name: str) -> None:
+        self._model.set_attn_implementation(_within(self._model.config, self._config, name) or name)
+
+    def restore(self) -> None:
+        self.set(self._before)
 
 
-@dataclasses.dataclass
-class _Shape:
-    """What tamis must know of a model: the shape of its cache, and how each layer attends."""
-
-    config: Any
-    modules: list[torch.nn.Module]  # the attention of each layer
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, model: Any) -> _Shape:
-        config = model.config.get_text_config(decoder=True)
-        name = type(model).__name__
-        if getattr(model.config, "is_encoder_decoder", False):
-            raise UnsupportedError(f"{name} is an encoder-decoder model")
-        if getattr(config, "num_kv_shared_layers", 0):
-            raise UnsupportedError(f"{name}: {config.num_kv_shared_layers} layers share K and V of others")
-        found = {module.layer_idx: module for module in model.modules()
-                 if hasattr(module, "layer_idx") and hasattr(module, "q_proj") and hasattr(module, "o_proj")}
-        layers = int(config.num_hidden_layers)
-        if sorted(found) != list(range(layers)):
-            raise UnsupportedError(f"{name}: of its {layers} layers {len(found)} have an attention that tamis "
-                                   "knows (layer_idx, q_proj, o_proj)")
-        modules = [found[layer] for layer in range(layers)]
-        shapes = {(int(module.head_dim), module.q_proj.weight.shape[0], module.k_proj.weight.shape[0])
-                  for module in modules}
-        if len(shapes) != 1:
-            raise UnsupportedError(f"{name}: layers have different shapes: {sorted(shapes)}")
-        head_dim, q_rows, k_rows = shapes.pop()
-        if model.device.type != "cpu":
-            raise UnsupportedError(f"{name} is on {model.device}: tamis attaches to models on the CPU")
-        dtype = modules[0].q_proj.weight.dtype
-        if dtype not in _DTYPES:
-            raise UnsupportedError(f"{name} computes in {dtype}: f32, bf16 and f16 are taken")
-        n_heads = int(config.num_attention_heads)
-        n_kv_heads = int(config.num_key_value_heads)
-        if q_rows < n_heads * head_dim or k_rows != n_kv_heads * head_dim:
-            raise UnsupportedError(f"{name}: projections of {q_rows} and {k_rows} rows for {n_heads} heads and "
-                                   f"{n_kv_heads} KV heads of {head_dim}")
-        return cls(config, modules, n_heads, n_kv_heads, head_dim, dtype)
-
-    def attention(self, module: Any) -> Attention:
-        """How a layer attends, as its module says; `_attend` compares it with what the model passes."""
-        window = getattr(module, "sliding_window", None)
-        if not hasattr(module, "sliding_window") and not hasattr(self.config, "layer_types"):
-            window = getattr(self.config, "sliding_window", None)
-        return Attention(scale=float(module.scaling), sliding_window=int(window or 0),
-                         soft_cap=float(getattr(module, "attn_logit_softcapping", None) or 0))
+def _within(config: Any, inner: Any, value: str) -> Any:
+    """As set_attn_implementation takes it: a value for one of the configs that a config is made of."""
+    if config is inner:
+        return value
+    for name in config.sub_configs:
+        below = getattr(config, name)
+        found = _within(below, inner, value) if below is not None else None
+        if found is not None:
+            return {name: found}
+    return None
 
 
-class _Rows:
+# ---- Memory that torch and the device share -------------------------------------------------------
+
+
+class _Buffer:
     """Rows that torch and the device share: in place where the device uses the host's memory."""
 
-    def __init__(self, context: Context, width: int, dtype: str) -> None:
-        self.context, self.width, self.dtype = context, width, dtype
+    def __init__(self, context: Context, heads: int, head_dim: int, dtype: str) -> None:
+        self.context, self.heads, self.head_dim, self.dtype = context, heads, head_dim, dtype
         self.in_place = context.device.backend != "cuda" and context.device.kind == "cpu"
         self.array: Any = None
         self.tensor: Any = None
@@ -136,129 +131,37 @@ class _Rows:
     def rows(self, count: int) -> Array:
         """An array of `count` rows; what was there is gone where it had to grow."""
         if self.array is None or self.array.shape[0] < count:
-            self.array = self.context.empty((max(count, 16), self.width), self.dtype)
-            self.tensor = torch.from_dlpack(self.array) if self.in_place else None
-            self._slices = {}
+            self.tensor, self._slices = None, {}
+            self.array = self.context.empty((max(count, 16), self.heads * self.head_dim), self.dtype)
+            if self.in_place:
+                with torch.inference_mode(False):
+                    self.tensor = torch.from_dlpack(self.array)  # type: ignore[attr-defined]
         if count not in self._slices:
             if len(self._slices) > 64:
                 self._slices = {}
             self._slices[count] = self.array[:count]
         return self._slices[count]
 
-    def put(self, data: torch.Tensor) -> Array:
-        """[rows][width] of any float type."""
-        rows = self.rows(data.shape[0])
+    def put(self, states: torch.Tensor, kept: Optional[torch.Tensor]) -> Array:
+        """Rows of [batch][heads][n][head_dim]; of those the ones that `kept` names."""
+        states = states.detach().transpose(1, 2)  # [batch][n][heads][head_dim]
+        if kept is not None:
+            states = states.reshape(-1, 1, self.heads, self.head_dim)[kept]
+        count = states.shape[0] * states.shape[1]
+        rows = self.rows(count)
         if self.tensor is not None:
-            self.tensor[:data.shape[0]].copy_(data)
+            self.tensor[:count].view(states.shape).copy_(states)
         else:
-            rows.write(data.float().numpy())
+            rows.write(states.reshape(count, -1).float().numpy())
         return rows
 
     def get(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """A copy, once what is enqueued has been done."""
         if self.tensor is not None:
             self.context.wait()
-            return self.tensor[:count].to(dtype, copy=True)
-        found = torch.from_numpy(self.array[:count].read())
-        return found.view(torch.bfloat16).to(dtype) if self.dtype == "bf16" else found.to(dtype)
-
-
-# ---- The cache that transformers sees -------------------------------------------------------------
-
-
-class _CacheLayer(CacheLayerMixin):
-    """One layer of a TamisCache. It hands K and V on to the attention function, which writes them."""
-
-    is_sliding = False
-    supports_early_init = False
-
-    def __init__(self, owner: TamisCache, layer: int) -> None:
-        super().__init__()
-        self._owner = weakref.ref(owner)
-        self._layer = layer
-
-    @property
-    def _cache(self) -> TamisCache:
-        owner = self._owner()
-        assert owner is not None
-        return owner
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.is_initialized = True
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any,
-               **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        self._cache._engine._given = (self._cache, self._layer, key_states)
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.get_seq_length() + int(query_length), 0
-
-    def get_seq_length(self) -> int:
-        return self._cache.length
-
-    def get_max_length(self) -> int:
-        return -1
-
-    get_max_cache_shape = get_max_length
-
-
-class TamisCache(_HfCache):
-    """The K and V of a batch of sequences, made by `Attached.cache`; ``past_key_values`` of generate and of
-    forward passes. Forgotten, it gives its pages back.
-
-    Attributes:
-        sequences: the sequences of tamis, one for each row of the batch; padding is in none of them.
-        length: tokens that transformers counts, padding included.
-    """
-
-    def __init__(self, engine: Attached) -> None:
-        self._engine = engine
-        self.sequences: list[_cache.Sequence] = []
-        self.length = 0
-        super().__init__(layers=[_CacheLayer(self, i) for i in range(len(engine.shape.modules))])
-
-    def fork(self) -> TamisCache:
-        """A cache with the same content, which shares pages: to ask a text several questions."""
-        other = TamisCache(self._engine)
-        other.sequences = [sequence.fork() for sequence in self.sequences]
-        other.length = self.length
-        return other
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Gives up the last -`tokens_to_remove` tokens (transformers counts them so). Raises StateError for
-        tokens before an eviction."""
-        if tokens_to_remove > 0:
-            raise ArgumentError(f"crop({tokens_to_remove}): the number of tokens to give up is negative")
-        for sequence in self.sequences:
-            sequence.truncate(max(len(sequence) + tokens_to_remove, 0))
-        self.length = max(self.length + tokens_to_remove, 0)
-
-    def reset(self) -> None:
-        """Gives all tokens up."""
-        for sequence in self.sequences:
-            sequence.remove()
-        self.sequences, self.length = [], 0
-
-    def reorder_cache(self, beam_idx: Any) -> None:
-        raise UnsupportedError("beam search is not supported with a cache of tamis: num_beams must be 1")
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        raise UnsupportedError("a cache of tamis cannot be repeated for several beams or candidates")
-
-    def batch_select_indices(self, indices: Any) -> None:
-        raise UnsupportedError("rows of a cache of tamis cannot be selected")
-
-    @property
-    def batch_size(self) -> int:
-        return len(self.sequences) or -1
-
-    @property
-    def is_croppable(self) -> bool:
-        return False  # it is unless tokens were evicted; nobody should count on it
-
-    def __iter__(self) -> Iterator[Any]:
-        raise UnsupportedError("K and V of a cache of tamis are not tensors: see TamisCache.sequences")
+            copied: torch.Tensor = self.tensor[:count].to(dtype, copy=True)
+            return copied
+        return torch.from_numpy(self.array[:count].read()).to(dtype)
 
 
 # ---- What is attached -----------------------------------------------------------------------------
@@ -268,68 +171,72 @@ class TamisCache(_HfCache):
 class _Pass:
     """A forward pass: its step, and which of its rows are tokens."""
 
-    step: Any
+    step: Optional[Step]  # None: they are all padding
     cache: TamisCache
-    batch: int
+    mask: Mask
+    thread: int
     n: int
     kept: Optional[torch.Tensor]  # indices of rows that are no padding; None: all
+    layer: int = 0  # the next one
 
 
 class Attached:
     """tamis in a model, made by `attach`. It is a context manager, which detaches at its end."""
 
-    def __init__(self, model: Any, shape: _Shape, context: Context, select: Selection,
-                 evict: Optional[Eviction], max_context: int, max_sequences: int, capacity_tokens: int,
-                 dtype: Optional[str], reads: bool) -> None:
+    def __init__(self, model: Any, shape: Shape, context: Context, implementation: _Implementation,
+                 select: Selection, evict: Optional[Eviction], max_context: int, max_sequences: int,
+                 capacity_tokens: int, dtype: Optional[str], reads: bool) -> None:
+        if shape.dtype not in _DTYPES:
+            raise UnsupportedError(f"{shape.name} computes in {shape.dtype}: f32, bf16 and f16 are taken")
         self.model, self.shape, self.context = model, shape, context
+        self.n_layers, self.evicts = shape.n_layers, evict is not None
         own = _DTYPES[shape.dtype]
-        self.store = _cache.Cache(context, n_layers=len(shape.modules), n_heads=shape.n_heads,
+        self.store = _cache.Cache(context, n_layers=shape.n_layers, n_heads=shape.n_heads,
                                   n_kv_heads=shape.n_kv_heads, head_dim=shape.head_dim,
                                   capacity_tokens=capacity_tokens, dtype=dtype or own, evict=evict)
-        self.attention = [shape.attention(module) for module in shape.modules]
-        local = [layer.sliding_window > 0 for layer in self.attention]
-        mixed = any(local) and not all(local)  # then selections choose in the others alone
         self.plan = Plan(self.store, select=select, evict=evict, max_context=max_context,
                          max_sequences=max_sequences, max_rows=max(capacity_tokens, max_context),
-                         layers=[Layer(layer, full=mixed and layer.sliding_window > 0)
-                                 for layer in self.attention], reads=reads, half_rows=own != "f32")
+                         max_selected_rows=max(max_sequences, _DRAFTS), layers=self._layers(max_context),
+                         reads=reads)
         self._bind(evict)
         keys = own if self.store.dtype == own else "f32"
-        self._k, self._v = (_Rows(context, shape.n_kv_heads * shape.head_dim, keys) for _ in range(2))
-        self._q, self._out = (_Rows(context, shape.n_heads * shape.head_dim, own) for _ in range(2))
-        self._given: Any = None  # what the last update of a layer's cache has handed on
+        self._k, self._v = (_Buffer(context, shape.n_kv_heads, shape.head_dim, keys) for _ in range(2))
+        self._q, self._out = (_Buffer(context, shape.n_heads, shape.head_dim, "f32") for _ in range(2))
         self._pass: Optional[_Pass] = None
-        self._before = model.config._attn_implementation
-        AttentionInterface.register(NAME, _attend)
-        AttentionMaskInterface.register(NAME, _mask)
-        model.set_attn_implementation(NAME)
-        for module in shape.modules:
-            _engines[module] = self
-        self._generate = model.generate
-        parameters = inspect.signature(type(model).forward).parameters
-        self._keyword = "cache" if "cache" in parameters else "past_key_values"
-        model.generate = self._generate_with_cache
+        self._implementation = implementation
+        self._keyword = cache_keyword(model)
+        self._overridden = vars(model).get("generate")
+        model.generate = _Generate(self, model.generate)
+        _attached.add(self)
+
+    def _layers(self, max_context: int) -> list[Layer]:
+        """How each layer attends. Where some see few tokens and others all, selections choose in these."""
+        layers = []
+        for layer in self.shape.layers:
+            passed, near = layer.passed, layer.passed.local < max_context
+            sinks = None if layer.sinks is None else self.context.array(layer.sinks.numpy())
+            layers.append(Attention(passed.scale, passed.soft_cap, layer.sliding_window if near else 0,
+                                    layer.chunk if near else 0, sinks))
+        local = [layer.sliding_window + layer.chunk > 0 for layer in layers]
+        self._local = any(local)
+        mixed = self._local and not all(local)
+        return [Layer(layer, full=mixed and is_local) for layer, is_local in zip(layers, local)]
 
     def _bind(self, evict: Optional[Eviction]) -> None:
         """What the eviction needs of the model beside q, k and v."""
         if evict is None:
             return
-        from ._core import lib
-
         needs = lib.tamis_eviction_needs(evict._struct())
         if needs & lib.TAMIS_NEEDS_OUTPUT:
-            for layer, module in enumerate(self.shape.modules):
-                weight = module.o_proj.weight.detach().contiguous()
+            for number, layer in enumerate(self.shape.layers):
+                weight = layer.output()
                 on_device = self.context.empty(tuple(weight.shape), _DTYPES[weight.dtype])
                 on_device.write(weight.view(torch.uint16).numpy() if weight.dtype == torch.bfloat16
                                 else weight.numpy())
-                self.plan.bind_output(layer, on_device)
+                self.plan.bind_output(number, on_device)
         if needs & lib.TAMIS_NEEDS_ROTATION:
-            rotary = [module for module in self.model.modules() if hasattr(module, "inv_freq")]
-            if len(rotary) != 1 or float(getattr(rotary[0], "attention_scaling", 1)) != 1:
-                raise UnsupportedError(f"{type(self.model).__name__}: reindexed streaming takes a model with "
-                                       "one rotation of all layers, which scales nothing")
-            self.plan.bind_rotation(Rotation(self.context, rotary[0].inv_freq.double().numpy()))
+            frequencies, pairing = rotation(self.model, self.shape)
+            self.plan.bind_rotation(Rotation(self.context, frequencies.numpy(), pairing=pairing))
 
     def __enter__(self) -> Attached:
         return self
@@ -338,16 +245,18 @@ class Attached:
         self.detach()
 
     def __repr__(self) -> str:
-        return f"<tamis.hf.Attached {type(self.model).__name__}: {self.plan!r} on {self.context.device.id}>"
+        return f"<tamis.hf.Attached {self.shape.name}: {self.plan!r} on {self.context.device.id}>"
 
     def detach(self) -> None:
         """Gives the model its own attention back; caches made by this cannot be used afterwards."""
-        if _engines.get(self.shape.modules[0]) is not self:
+        if self not in _attached:
             return
-        for module in self.shape.modules:
-            del _engines[module]
+        self.settle()
+        _attached.discard(self)
         del self.model.generate
-        self.model.set_attn_implementation(self._before)
+        if self._overridden is not None:
+            self.model.generate = self._overridden
+        self._implementation.restore()
 
     def cache(self) -> TamisCache:
         """An empty cache for one batch of sequences."""
@@ -358,12 +267,15 @@ class Attached:
         """Reads texts, [batch][tokens], into a cache. The mask is as generate's, [batch][tokens] with those
         that the cache has already."""
         cache = self.cache() if cache is None else cache
-        positions = None
-        if attention_mask is not None:  # as generate counts them: padding has none
-            positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1]:]
+        options: dict[str, Any] = {"attention_mask": attention_mask, self._keyword: cache}
+        parameters = inspect.signature(type(self.model).forward).parameters
+        if attention_mask is not None and "position_ids" in parameters:
+            positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)  # as generate counts them
+            options["position_ids"] = positions[:, -input_ids.shape[1]:]
+        if "logits_to_keep" in parameters:
+            options["logits_to_keep"] = 1
         with torch.no_grad():
-            self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=positions,
-                       use_cache=True, logits_to_keep=1, **{self._keyword: cache})
+            self.model(input_ids=input_ids, use_cache=True, **options)
         return cache
 
     @property
@@ -376,142 +288,251 @@ class Attached:
         ``attach(..., reads=True)``."""
         return self.plan.read(row)
 
-    def _generate_with_cache(self, *args: Any, **kwargs: Any) -> Any:
-        """model.generate with a cache of tamis where the caller gives none."""
-        config = kwargs.get("generation_config") or self.model.generation_config
-        beams = kwargs.get("num_beams") or config.num_beams or 1
-        if beams > 1:
-            raise UnsupportedError(f"beam search (num_beams={beams}) is not supported through tamis")
-        if kwargs.get("use_cache", config.use_cache) is False:
-            raise UnsupportedError("use_cache=False is not supported through tamis: K and V are in its cache")
-        given = [kwargs.pop(name, None) for name in ("cache", "past_key_values")]
-        kwargs[self._keyword] = next((cache for cache in given if cache is not None), None) or self.cache()
-        return self._generate(*args, **kwargs)
-
     # ---- Forward passes ----
 
-    def _begin(self, cache: TamisCache, query: torch.Tensor, mask: Optional[torch.Tensor]) -> _Pass:
-        if self._pass is not None:  # a pass that failed half way
-            self._give_up()
-        batch, n = query.shape[0], query.shape[2]
-        if not cache.sequences:
-            cache.sequences = [self.store.add() for _ in range(batch)]
-        if len(cache.sequences) != batch:
-            raise ArgumentError(f"a batch of {batch} for a cache of {len(cache.sequences)} sequences")
-        counts, kept = _tokens(mask, cache.length, batch, n)
-        taking = [(sequence, count) for sequence, count in zip(cache.sequences, counts) if count]
-        if not taking:
-            raise ArgumentError("the batch has nothing but padding")
-        try:
-            step = self.plan.step([sequence for sequence, _ in taking], [count for _, count in taking],
-                                  exact=n > 1 or not cache.length)
-        except FullError as full:
-            raise FullError(f"{full} (attach(capacity_tokens=...) makes more room)") from None
-        self._pass = _Pass(step, cache, batch, n, kept)
+    def check(self) -> None:
+        """Raises StateError where it has been detached."""
+        if self not in _attached:
+            raise StateError("tamis has been detached from the model of this cache")
+
+    def settle(self) -> None:
+        """Gives up a forward pass that failed half way: what it has written is truncated away."""
+        if self._pass is not None:
+            step, self._pass = self._pass.step, None
+            if step is not None and step.open:
+                step.cancel()
+
+    def _begin(self, cache: TamisCache, batch: int, n: int, mask: Mask) -> _Pass:
+        self.settle()
+        sequences = cache.sequences if cache.length else [self.store.add() for _ in range(batch)]
+        if len(sequences) != batch:
+            raise ArgumentError(f"a batch of {batch} for a cache of {len(sequences)} sequences")
+        before, counts, kept = self._tokens(mask.padding, cache.length, sequences, n)
+        taking = [(sequence, count) for sequence, count in zip(sequences, counts) if count]
+        step = None
+        if taking:
+            exact = not cache.length or (n > 1 and not cache._drafts)
+            self._fits(counts, max(map(sum, zip(before, counts))), exact)
+            for sequence, length in zip(sequences, before):
+                if len(sequence) > length:
+                    sequence.truncate(length)
+            try:
+                step = self.plan.step([sequence for sequence, _ in taking], [count for _, count in taking],
+                                      exact=exact)
+            except FullError as full:
+                raise FullError(f"{full} (attach(capacity_tokens=...) makes more room)") from None
+        cache.sequences = sequences
+        self._pass = _Pass(step, cache, mask, threading.get_ident(), n, kept)
         return self._pass
 
-    def _give_up(self) -> None:
-        assert self._pass is not None
-        step, self._pass = self._pass.step, None
-        if step.open:
-            step.cancel()
+    def _tokens(self, padding: Optional[torch.Tensor], past: int, sequences: list[_cache.Sequence],
+                n: int) -> tuple[list[int], list[int], Optional[torch.Tensor]]:
+        """How many tokens each row of the batch has in the cache and brings, and which rows these are. The
+        cache may hold more at a row's end, which is padding by now: generate feeds it behind a row's last
+        token."""
+        batch = len(sequences)
+        if padding is None:
+            before, counts, kept = [past] * batch, [n] * batch, None
+        else:
+            if padding.shape != (batch, past + n):
+                raise ArgumentError(f"attention_mask {list(padding.shape)}: [{batch}][{past + n}] is "
+                                    "expected, the tokens of the cache and the new ones")
+            begins = padding[:, 0].long() + (padding[:, 1:] & ~padding[:, :-1]).sum(1)
+            if self._local and bool((begins > 1).any()):
+                raise UnsupportedError(f"row {int(begins.argmax())} of the batch has padding between its "
+                                       "tokens, which sliding windows and chunks would count")
+            new = padding[:, past:]
+            before, counts = padding[:, :past].sum(1).tolist(), new.sum(1).tolist()
+            kept = None if bool(new.all()) else new.reshape(-1).nonzero().squeeze(1)
+        over = [len(sequence) - length for sequence, length in zip(sequences, before)]
+        for row, count in enumerate(over):
+            if count < 0 or (count and (padding is None or bool(padding[row, past - count:past].any()))):
+                raise ArgumentError(f"row {row}: by attention_mask the cache holds {before[row]} tokens "
+                                    f"beside padding, and it holds {before[row] + count}")
+        return before, counts, kept
 
-    def _layer(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-               mask: Optional[torch.Tensor]) -> torch.Tensor:
-        given, self._given = self._given, None
-        if given is None or given[1] != layer or given[2] is not key:
-            raise StateError("K and V do not come from a cache of tamis: give generate none, or "
-                             f"{self._keyword}=reader.cache(), and leave use_cache on")
+    def _fits(self, counts: list[int], longest: int, exact: bool) -> None:
+        """Raises what a step would raise, in the words of `attach`."""
+        batch, rows = sum(count > 0 for count in counts), sum(counts)
+        if batch > self.plan.max_sequences:
+            raise ArgumentError(f"a batch of {batch} rows: attach(max_sequences={self.plan.max_sequences}) "
+                                "takes no more")
+        if longest > self.plan.max_context:
+            raise ArgumentError(f"a context of {longest} tokens: attach(max_context={self.plan.max_context}) "
+                                "takes no more")
+        if rows > self.plan.max_rows:
+            raise FullError(f"a batch of {rows} tokens, which exceed attach(capacity_tokens=...)")
+        if not exact and rows > max(_DRAFTS, batch) and self.plan.select.kind != "full":
+            raise ArgumentError(f"{rows} rows of drafts: a selection chooses for {_DRAFTS} of them at most")
+
+    def attend(self, rows: Rows, module: Any, query: torch.Tensor, mask: Any, scaling: Optional[float],
+               softcap: Optional[float], sinks: Optional[torch.Tensor],
+               options: dict[str, Any]) -> torch.Tensor:
+        """The attention of one layer, in the forward pass that is open: [batch][n][heads][head_dim]."""
+        now, layer = self._pass, self.shape.layers[rows.layer]
+        if layer.module is not module:
+            raise StateError(f"layer {rows.layer} is given a cache of another model")
+        if rows.layer and (now is None or now.cache is not rows.cache or now.layer != rows.layer
+                           or now.thread != threading.get_ident()):
+            raise StateError(f"layer {rows.layer} comes without the layers before it, or another forward "
+                             "pass has begun since: threads take turns")
         try:
-            now = self._begin(given[0], query, mask) if layer == 0 else self._pass
-            if now is None or now.cache is not given[0]:
-                raise StateError(f"layer {layer} comes without the layers before it")
-            out = self._run(now, layer, query, key, value)
-            if layer == len(self.shape.modules) - 1:
+            passed = Passed.of(query, rows, mask, scaling, softcap)
+            if passed != layer.passed:
+                raise UnsupportedError(f"layer {rows.layer} passes {passed.difference(layer.passed)} when it "
+                                       "was attached")
+            if (sinks is None) != (layer.sinks is None):
+                raise UnsupportedError(f"layer {rows.layer} has sink logits at times")
+            if rows.layer == 0:
+                if options.get("output_attentions") or getattr(self.shape.config, "output_attentions", False):
+                    raise UnsupportedError("output_attentions: tamis computes no attention weights")
+                now = self._begin(rows.cache, query.shape[0], query.shape[2], mask)
+            assert now is not None
+            if mask is not now.mask and not _equal(mask.padding, now.mask.padding):
+                raise UnsupportedError(f"layer {rows.layer} has another padding than the layers before it")
+            out = self._run(now, rows, query)
+            now.layer += 1
+            if now.layer == self.n_layers:
                 self._end(now)
             return out
         except BaseException:
-            if self._pass is not None:
-                self._give_up()
+            self.settle()
             raise
 
-    def _run(self, now: _Pass, layer: int, query: torch.Tensor, key: torch.Tensor,
-             value: torch.Tensor) -> torch.Tensor:
-        def rows(states: torch.Tensor) -> torch.Tensor:  # [batch][heads][n][dim] to [rows][heads*dim]
-            packed = states.transpose(1, 2).reshape(now.batch * now.n, -1)
-            return packed if now.kept is None else packed[now.kept]
-
-        now.step.write(layer, self._k.put(rows(key)), self._v.put(rows(value)))
-        q = self._q.put(rows(query))
+    def _run(self, now: _Pass, rows: Rows, query: torch.Tensor) -> torch.Tensor:
+        batch, heads, n, head_dim = query.shape
+        if now.step is None:
+            return query.new_zeros((batch, n, heads, head_dim))
+        now.step.write(rows.layer, self._k.put(rows.k, now.kept), self._v.put(rows.v, now.kept))
+        q = self._q.put(query, now.kept)
         count = q.shape[0]
-        now.step.attend(layer, q, self._out.rows(count))
+        now.step.attend(rows.layer, q, self._out.rows(count))
         out = self._out.get(count, query.dtype)
         if now.kept is not None:
-            padded = out.new_zeros((now.batch * now.n, out.shape[1]))
+            padded = out.new_zeros((batch * n, out.shape[1]))
             padded[now.kept] = out
             out = padded
-        return out.view(now.batch, now.n, self.shape.n_heads, self.shape.head_dim)
+        return out.view(batch, n, heads, head_dim)
 
     def _end(self, now: _Pass) -> None:
-        now.step.end()
+        if now.step is not None:
+            now.step.end()
         self._pass = None
         now.cache.length += now.n
         by = self.plan.evict_by
-        if by is None or by.kind == "caller":
+        if now.step is None or by is None or by.kind == "caller":
             return
         every = int(getattr(by, "every", 0))
-        for sequence in now.step.sequences:
-            if now.n > 1 or (every > 1 and len(sequence) - sequence.evicted_at >= every):
-                self.plan.evict(sequence)
+        try:
+            for sequence in now.step.sequences:
+                if now.n > 1 or (every > 1 and len(sequence) - sequence.evicted_at >= every):
+                    self.plan.evict(sequence)
+        except Error as reason:
+            self._undo(now, now.step)
+            if isinstance(reason, StateError):
+                reason.args = (f"{reason} (attach(max_sequences=...) keeps the last queries of more "
+                               "sequences)",)
+            raise
+
+    def _undo(self, now: _Pass, step: Step) -> None:
+        """Truncates what a forward pass has written, unless some of its sequences have been evicted from."""
+        lengths = [len(sequence) - count for sequence, count in zip(step.sequences, step.rows)]
+        if all(sequence.evicted_at <= length for sequence, length in zip(step.sequences, lengths)):
+            for sequence, length in zip(step.sequences, lengths):
+                sequence.truncate(length)
+            now.cache.length -= now.n
 
 
-def _tokens(mask: Optional[torch.Tensor], past: int, batch: int,
-            n: int) -> tuple[list[int], Optional[torch.Tensor]]:
-    """How many tokens each row of the batch brings, and which rows these are; padding stands left."""
-    if mask is None:
-        return [n] * batch, None
-    if mask.ndim != 2 or mask.shape != (batch, past + n):
-        raise UnsupportedError(f"a mask of shape {tuple(mask.shape)}: tamis takes [batch][tokens], "
-                               f"[{batch}][{past + n}] here")
-    if bool((mask[:, 1:] < mask[:, :-1]).any()):
-        row = int((mask[:, 1:] < mask[:, :-1]).any(1).nonzero()[0])
-        raise UnsupportedError(f"row {row} of the batch has padding behind its tokens: padding stands on the "
-                               "left (padding_side='left')")
-    new = mask[:, past:]
-    if bool(new.all()):
-        return [n] * batch, None
-    return [int(count) for count in new.sum(1)], new.reshape(-1).nonzero().squeeze(1)
+def _equal(one: Optional[torch.Tensor], other: Optional[torch.Tensor]) -> bool:
+    return one is other or (one is not None and other is not None and torch.equal(one, other))
 
 
 # ---- What transformers calls ----------------------------------------------------------------------
 
 
-def _mask(batch_size: int, q_length: int, kv_length: int, *, attention_mask: Optional[torch.Tensor] = None,
-          allow_is_causal_skip: bool = True, use_vmap: bool = False, **_: Any) -> Optional[torch.Tensor]:
-    """The padding, bool [batch][tokens], or None; what else a row sees is the plan's matter."""
-    if use_vmap or not allow_is_causal_skip:
-        raise UnsupportedError("this model's mask is not a causal one: tamis attends causally")
-    if attention_mask is None or bool(attention_mask.all()):
-        return None
-    return attention_mask[:, -kv_length:]
+class _Generate:
+    """model.generate while tamis is attached. That of a copy of the model is its own."""
+
+    def __init__(self, engine: Attached, own: Any) -> None:
+        functools.update_wrapper(self, own)
+        self._engine, self._own = engine, own
+        self._names = [name for name in inspect.signature(own).parameters]
+
+    def __reduce__(self) -> Any:
+        return getattr, (self._engine.model, "generate")  # of the copy, which has its class's alone so far
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(self._names, args)), **kwargs}
+        configs = (given.get("generation_config"), self._engine.model.generation_config)
+
+        def option(name: str) -> Any:
+            found = (given.get(name), *(getattr(config, name, None) for config in configs))
+            return next((value for value in found if value is not None), None)
+
+        if option("use_cache") is False:
+            raise UnsupportedError("use_cache=False is not supported through tamis: K and V are in its cache")
+        if option("cache_implementation") not in (None, "dynamic", "hybrid"):
+            raise UnsupportedError(f"cache_implementation={option('cache_implementation')!r} is not "
+                                   "supported through tamis: K and V are in its cache")
+        if option("output_attentions"):
+            raise UnsupportedError("output_attentions: tamis computes no attention weights")
+        if option("assistant_early_exit"):
+            raise UnsupportedError("assistant_early_exit is not supported through tamis: its forward passes "
+                                   "go through all layers")
+        caches = [kwargs.pop(name) for name in ("cache", "past_key_values") if kwargs.get(name) is not None]
+        cache = caches[0] if caches else self._engine.cache()
+        if not isinstance(cache, TamisCache) or cache._engine is not self._engine:
+            raise ArgumentError(f"a {type(cache).__name__} that is not of this model's tamis: "
+                                "reader.cache() makes one")
+        self._continues(cache, given)
+        cache._recording = cache._drafts = False
+        kwargs[self._engine._keyword] = cache
+        return self._own(*args, **kwargs)
+
+    @staticmethod
+    def _continues(cache: TamisCache, given: dict[str, Any]) -> None:
+        """Raises where generate would go on behind padding, or take tokens for new that are in the cache."""
+        ids = given.get("inputs", given.get("input_ids"))
+        mask = given.get("attention_mask")
+        if mask is not None and mask.ndim == 2 and bool((mask[:, -1] == 0).any()):
+            raise UnsupportedError(f"row {int((mask[:, -1] == 0).nonzero()[0])} of the batch ends in "
+                                   "padding, and generate goes on behind it: padding stands on the left "
+                                   "(padding_side='left')")
+        if ids is None or given.get("inputs_embeds") is not None:
+            return
+        if (mask is None or mask.shape[1] == ids.shape[1]) and ids.shape[1] <= cache.length:
+            raise ArgumentError(f"{ids.shape[1]} tokens with a cache of {cache.length}: generate takes the "
+                                "whole text, with the tokens in the cache and one more at least")
 
 
-def _attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-            attention_mask: Optional[torch.Tensor], scaling: Optional[float] = None, dropout: float = 0,
-            sliding_window: Optional[int] = None, softcap: Optional[float] = None, s_aux: Any = None,
-            **_: Any) -> tuple[torch.Tensor, None]:
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _mask(batch_size: int, q_length: int, kv_length: int, *, mask_function: Any,
+          attention_mask: Optional[torch.Tensor] = None, local_size: Optional[int] = None,
+          allow_is_causal_skip: bool = True, use_vmap: bool = False, **_: Any) -> Mask:
+    """The padding, and the rule by which rows see; what a row sees is the plan's matter."""
+    padding = None
+    if attention_mask is not None:
+        padding = attention_mask[:, :kv_length]
+        if padding.shape[1] == kv_length and bool(padding.all()):
+            padding = None
+    return Mask(padding, int(local_size or 0), allow_is_causal_skip and not use_vmap, mask_function)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any,
+            scaling: Optional[float] = None, dropout: float = 0, softcap: Optional[float] = None,
+            s_aux: Optional[torch.Tensor] = None, sinks: Optional[torch.Tensor] = None,
+            **options: Any) -> tuple[torch.Tensor, None]:
     """The attention of a layer: [batch][n][heads][dim] of query, key and value [batch][heads][n][dim]."""
-    engine = _engines.get(module)
-    if engine is None:
-        raise StateError("tamis is not attached to this model: tamis.hf.attach(model)")
-    layer = int(module.layer_idx)
-    plan = engine.attention[layer]
-    for name, said, known in (("scaling", scaling, plan.scale), ("sliding_window", sliding_window or 0,
-                              plan.sliding_window), ("softcap", softcap or 0, plan.soft_cap)):
-        if said is not None and said != known:
-            raise UnsupportedError(f"layer {layer} passes {name} {said}, its module says {known}")
-    if s_aux is not None:
-        raise UnsupportedError(f"layer {layer} has sink logits, which tamis.hf does not pass on")
+    rows = take(key, value)
+    if rows is None:
+        raise StateError("K and V do not come from a cache of tamis: give generate none, or reader.cache(), "
+                         "and leave use_cache on")
     if dropout:
         raise UnsupportedError(f"dropout {dropout}: tamis is for inference (model.eval())")
-    return engine._layer(layer, query, key, value, attention_mask), None
+    return rows.cache._engine.attend(rows, module, query, attention_mask, scaling, softcap,
+                                     sinks if s_aux is None else s_aux, options), None
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, _mask)
