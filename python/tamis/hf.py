@@ -135,7 +135,7 @@ class _Buffer:
             self.array = self.context.empty((max(count, 16), self.heads * self.head_dim), self.dtype)
             if self.in_place:
                 with torch.inference_mode(False):
-                    self.tensor = torch.from_dlpack(self.array)  # type: ignore[attr-defined]
+                    self.tensor = torch.from_dlpack(self.array)
         if count not in self._slices:
             if len(self._slices) > 64:
                 self._slices = {}
