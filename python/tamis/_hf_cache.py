@@ -54,6 +54,7 @@ class _Handed(torch.Tensor):
                 found = function(*args, **(kwargs or {}))
             if not isinstance(found, torch.Tensor):  # as .T and .data are
                 return found
+        _thread.rows = None
         raise StateError(f"the model computes with K and V that are in a cache of tamis ({name}): its "
                          "attention is not all behind AttentionInterface, or tamis is not attached to it")
 

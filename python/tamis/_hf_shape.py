@@ -151,11 +151,6 @@ class Shape:
             raise UnsupportedError(f"{shape.name} is an encoder-decoder model")
         if model.device.type != "cpu":
             raise UnsupportedError(f"{shape.name} is on {model.device}: tamis attaches to models on the CPU")
-        own = DynamicCache(config=shape.config).layers
-        for number, kept in enumerate(own):
-            if type(kept) not in (DynamicLayer, DynamicSlidingWindowLayer):
-                raise UnsupportedError(f"{shape.name}: layer {number} has a {type(kept).__name__} in "
-                                       "transformers' cache: tamis keeps K and V alone")
         parameters = inspect.signature(type(model).forward).parameters
         options: dict[str, Any] = {"use_cache": True, cache_keyword(model): TamisCache(shape)}
         if "position_ids" in parameters:
@@ -163,6 +158,11 @@ class Shape:
             shape.far = max(min(_FAR, most // 2), 1)
             options["position_ids"] = torch.tensor([[0, shape.far]])
         try:
+            own = DynamicCache(config=shape.config).layers
+            for number, kept in enumerate(own):
+                if type(kept) not in (DynamicLayer, DynamicSlidingWindowLayer):
+                    raise UnsupportedError(f"layer {number} has a {type(kept).__name__} in transformers' cache: "
+                                           "tamis keeps K and V alone")
             with torch.no_grad():
                 model(input_ids=torch.ones((1, 2), dtype=torch.int64), **options)
         except Error as reason:

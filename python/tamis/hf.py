@@ -297,10 +297,9 @@ class Attached:
 
     def settle(self) -> None:
         """Gives up a forward pass that failed half way: what it has written is truncated away."""
-        if self._pass is not None:
-            step, self._pass = self._pass.step, None
-            if step is not None and step.open:
-                step.cancel()
+        step, self._pass = self.plan._step, None
+        if step is not None and step.open:
+            step.cancel()
 
     def _begin(self, cache: TamisCache, batch: int, n: int, mask: Mask) -> _Pass:
         self.settle()

@@ -2,6 +2,7 @@
 """tamis.hf beside transformers' own attention and cache, on small models with random weights.
 architectures.py goes through all architectures."""
 import copy
+import functools
 import gc
 import os
 import pickle
@@ -426,6 +427,8 @@ def test_a_cache_is_of_one_model(context):
         cache = reader.read(ids[:, :30])
         with pytest.raises(tamis.StateError, match="tamis is not attached to it"):
             generate(other, ids, 5, past_key_values=cache.fork())
+        gc.collect()
+        assert reader.store.stats.sequences == 1
         with pytest.raises(tamis.ArgumentError, match="a DynamicCache that is not of this model's tamis"):
             generate(model, ids, 5, past_key_values=transformers.DynamicCache())
         with tamis.hf.attach(other, select="full", device=context) as second:
@@ -453,6 +456,24 @@ def test_copies_of_a_model(context):
                 assert torch.equal(generate(copied, ids, 5), own)
             assert torch.equal(generate(copied, ids, 5), own)  # its own attention
         assert torch.equal(generate(model, ids, 5), own)
+
+
+def test_generate_that_is_overridden(context):
+    class Short(transformers.LlamaForCausalLM):
+        def generate(self, *args, **kwargs):
+            return super().generate(*args, **{**kwargs, "max_new_tokens": 3})
+
+    model, ids = make("llama"), ids_of(tokens=40)
+    model.__class__ = Short
+    own = generate(model, ids, 5)
+    assert own.shape == (1, 43)
+    mine = functools.partial(Short.generate, model)
+    for on_instance in (False, True):
+        if on_instance:
+            model.generate = mine
+        with tamis.hf.attach(model, select="full", device=context) as reader:
+            assert torch.equal(generate(model, ids, 5), own) and reader.counters.steps == 3
+    assert model.generate is mine
 
 
 def test_interrupted_passes(context):
