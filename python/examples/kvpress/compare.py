@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Beside kvpress: evictions of tamis and presses of kvpress on one model and text.
 
-    pip install -r python/examples/requirements-kvpress.txt    # in an environment of its own
+    pip install -r python/examples/requirements-kvpress.txt    # in an environment of its own, beside tamis
     python python/examples/kvpress/compare.py [--gguf PATH] [--json FILE]
 
 For each method that both have, the parameters are made equal; then the tokens that both keep and the scores
@@ -9,7 +9,8 @@ by which they rank are compared. Where they cannot be equal, what must follow fr
 The second table has the bytes and the time that compression saves on each side: presses that work head by
 head mask keys, tamis gives their pages back. The exit status is 1 where something is not as predicted.
 
-The model has random weights unless --gguf names one. docs/results/kvpress.md has results."""
+The model has random weights unless --gguf names one. docs/results/kvpress.md has results. Where other
+programs run, torch's times are steadier under OMP_WAIT_POLICY=passive, and longer."""
 from __future__ import annotations
 
 import argparse

@@ -4,7 +4,6 @@ attention."""
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from typing import Any, Optional
 
@@ -16,12 +15,13 @@ from sides import Pressed, Tamis, Text, press_text
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 ROUNDS, STEPS = 12, 10  # both sides take turns: STEPS decode steps each
+SECONDS = 8  # no round begins later, where torch's spinning threads are slow beside other programs
 
 
 @dataclasses.dataclass
 class Cost:
-    """Of one method: bytes after the prompt, and milliseconds of a decode step in all layers: the median of
-    the best round, since what else runs on the machine takes time from both sides."""
+    """Of one method: bytes after the prompt, and milliseconds of a decode step in all layers. Times are those
+    of the fastest step, for what else runs on the machine only adds to them."""
 
     method: str
     theirs_bytes: int
@@ -124,14 +124,14 @@ def _measure(name: str, text: Text, side: Tamis, press: kvpress.BasePress, evict
              last: int) -> Cost:
     theirs, ours = Theirs(text, press_text(press, text, last=last)), Ours(side, evict, last)
     held, differ = theirs.bytes, 0.0
-    rounds = []
+    times: list[tuple[float, float, float]] = []  # of appending, attending; of a step
+    begin = time.monotonic()
     for row in range(text.tokens.shape[1] - last, text.tokens.shape[1], STEPS):
-        appends, attends, outputs = zip(*(theirs.step(row + step) for step in range(STEPS)))
-        steps = []
-        for step in range(STEPS):
-            steps.append(ours.step(row + step))
+        if time.monotonic() - begin > SECONDS:
+            break
+        for step, (append, attend, outputs) in enumerate([theirs.step(row + step) for step in range(STEPS)]):
+            times.append((append, attend, ours.step(row + step)))
             differ = max(differ, *(float(abs(a.numpy().ravel() - b.read().ravel()).max())
-                                   for a, b in zip(outputs[step], ours.out)))
-        rounds.append([statistics.median(times) for times in (appends, attends, steps)])
-    append, attend, whole = (1e3 * min(medians) for medians in zip(*rounds))
+                                   for a, b in zip(outputs, ours.out)))
+    append, attend, whole = (1e3 * min(column) for column in zip(*times))
     return Cost(name, held, ours.bytes, append, attend, whole, differ)
