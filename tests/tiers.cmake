@@ -19,6 +19,7 @@ set(TAMIS_QUICK_TESTS
     "example-(decode|batch|engine_.*|.*-reference|vllm-.*)"
     "model-(gguf|parts|vocab|sample|tokens)"
     "model-(arguments|faults|launches|required_ops|runner|passkey|families|fingerprint|record|scheduler_store)-reference"
+    "python-(examples|types|leak-self-test)"
     "store-(calls|shelves|tiers|prefix|model|damage|kill|full|processes|threads|faults|redis.*)"
     "blend-(rows|question_rows|share|loader|trials|(prefix|question)-reference)")
 set(TAMIS_LONG_TESTS
@@ -38,7 +39,7 @@ set(TAMIS_LONG_TESTS
 # Tests that take longest begin first, so that none is left alone at the end.
 set(TAMIS_SLOW_TESTS
     "check\\.(opencl\\.(others|attend.*|sparse_attend)|cuda\\.others|mutants.*|rusticl|intel)"
-    "policies-.*-opencl|consumer-static|model-real-.*|cli|cli-(chunks|ttft)|cuda-ptx|gpu-compilers")
+    "policies-.*-opencl|consumer-static|model-real-.*|python(-wheel|-hf)?|cli|cli-(chunks|ttft)|cuda-ptx|gpu-compilers")
 
 # Whether one of the patterns, which follow, is that of the test.
 function(tamis_matches out test)

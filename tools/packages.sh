@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034
-# Sourced by demo.sh, test.sh, deb.sh, gpu_compilers.sh, fetch_model.sh and llama_cpp.sh: installs Debian packages
+# Sourced by demo.sh, test.sh, deb.sh, wheel.sh, gpu_compilers.sh, fetch_model.sh and llama_cpp.sh: installs Debian packages
 # that are missing, builds, and shows how far it is.
 
 say() {
@@ -94,8 +94,10 @@ has_cuda_driver() {
 
 needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast1 libcjson-dev
     libhiredis-dev libmicrohttpd-dev libpcre2-dev libxxhash-dev pocl-opencl-icd"
-needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-jinja2 python3-matplotlib
-    python3-numpy python3-pip mesa-opencl-icd pkgconf dpkg-dev file
+needed_for_wheel="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libhiredis-dev libpcre2-dev
+    libxxhash-dev python3-venv"
+needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-cffi python3-jinja2
+    python3-matplotlib python3-numpy python3-pip python3-pytest python3-venv mesa-opencl-icd pkgconf dpkg-dev file
     redis-tools intel-opencl-icd rocm-device-libs fish zsh chromium chromium-driver curl"
 # Of tools/gpu_compilers.sh: to build its list of programs, and the compilers. PoCL brings clang-15.
 needed_for_programs="g++ libcmocka-dev python3"

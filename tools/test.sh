@@ -30,11 +30,12 @@ failed=0
 skipped=0
 holes=0 # skipped tests that could have run here
 
-# What may be missing on a machine with all packages: PyPI, from which Intel's OpenCL runtime and the
-# real models and axe-core for the page come; llama-cpp-python, which takes half an hour to build (tests/data/tokens holds what it
-# has said); and the right to mount a small file system, which a container may lack.
+# What may be missing on a machine with all packages: PyPI, from which Intel's OpenCL runtime, the real
+# models, axe-core for the page, and what wheels are built and checked with come; llama-cpp-python, which
+# takes half an hour to build (tests/data/tokens holds what it has said); and the right to mount a small
+# file system, which a container may lack.
 may_skip='check\.intel|api-plan_time-intel|model-tokens-oracle|fetch-model-pypi|model-real-.*|serve-page'
-may_skip="$may_skip|store-full"
+may_skip="$may_skip|store-full|python-(types|wheel|hf)"
 
 a_skip='^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*\*\*\*Skipped '
 
@@ -80,7 +81,7 @@ install_missing $needed_to_build $needed_to_test
 # nothing runs any of them.
 say "ordinary build into build/"
 build build -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=ON -DTAMIS_PCRE2=ON \
-    -DTAMIS_STORE=ON -DTAMIS_CUDA_ARCHITECTURES=80 -DTAMIS_NVCC_FLAGS=$kernels
+    -DTAMIS_STORE=ON -DTAMIS_PYTHON_PACKAGE=ON -DTAMIS_CUDA_ARCHITECTURES=80 -DTAMIS_NVCC_FLAGS=$kernels
 say "tests of the ordinary build"
 # Cases of the smoke list are cases of check.opencl.* and check.cuda.*, too.
 suite build --exclude-regex '^check\.smoke\.(opencl|cuda)\.correct$'
@@ -101,7 +102,7 @@ pocl=/etc/OpenCL/vendors/pocl.icd
 [ ! -e "$pocl" ] || export OCL_ICD_VENDORS=$pocl
 say "sanitizer build into build-sanitize/"
 build build-sanitize -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=ON \
-    -DTAMIS_PCRE2=ON -DTAMIS_STORE=ON -DTAMIS_SANITIZE=address,undefined \
+    -DTAMIS_PCRE2=ON -DTAMIS_STORE=ON -DTAMIS_PYTHON_PACKAGE=ON -DTAMIS_SANITIZE=address,undefined \
     -DTAMIS_TEST_PROGRAMS="$PWD/build/programs"
 say "tests of the sanitizer build"
 # Not again: oclgrind and AddressSanitizer both must be loaded first; mutants and self-tests judge the
@@ -124,7 +125,7 @@ suite build-sanitize --exclude-regex "^($not_again)\$"
 
 say "fuzz build into build-fuzz/"
 CC=clang build build-fuzz -DCMAKE_BUILD_TYPE=Release -DTAMIS_FUZZ=ON -DTAMIS_OPENCL=OFF \
-    -DTAMIS_CUDA=OFF -DTAMIS_TOOLS=OFF -DTAMIS_PCRE2=ON -DTAMIS_STORE=ON \
+    -DTAMIS_CUDA=OFF -DTAMIS_TOOLS=OFF -DTAMIS_PYTHON_PACKAGE=OFF -DTAMIS_PCRE2=ON -DTAMIS_STORE=ON \
     -DTAMIS_FUZZ_SECONDS=$fuzz_seconds
 say "$fuzz_seconds s of each fuzzer"
 suite build-fuzz

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time of a new token in transformers: its eager and SDPA attention beside tamis's full and quest.
 
-    python hf_decode.py [--gguf PATH] [--tokens 6000] [--budget 1024] [--threads 2] [--json FILE]
+    python hf_decode.py [--dtype bfloat16] [--tokens 6000] [--budget 1024] [--threads 2] [--json FILE]
 
-The model is SmolLM2-135M-Instruct (tools/fetch_model.sh gets it), in f32. All four read the same text and
+The model is SmolLM2-135M-Instruct (tools/fetch_model.sh gets it). All four read the same text and
 then take turns, several tokens each, so that what else the machine does meets all of them alike. The table
 has medians, and ratios to tamis under quest."""
 import argparse
@@ -34,6 +34,7 @@ def options():
     parser.add_argument("--budget", type=int, default=1024, help="of quest, tokens")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--cache", help="dtype of tamis's caches: f16, q8, ...; default the model's")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--each", type=int, default=8, help="tokens of each in a round")
     parser.add_argument("--json", type=pathlib.Path)
@@ -61,10 +62,11 @@ def read_by_torch(model, name, ids):
     return Way(name, model, cache)
 
 
-def read_by_tamis(model, select, budget, context, ids):
+def read_by_tamis(model, select, budget, dtype, context, ids):
     """The same with tamis attached."""
     model = copy.deepcopy(model)
-    reader = tamis.hf.attach(model, select=select, budget=budget, device=context, max_context=8192)
+    reader = tamis.hf.attach(model, select=select, budget=budget, dtype=dtype, device=context,
+                             max_context=8192)
     name = f"tamis, {select}" + (f" {budget}" if budget else "")
     return Way(name, model, reader.read(ids), reader)
 
@@ -88,15 +90,16 @@ def main():
     transformers.logging.set_verbosity_error()
     load = {"pretrained_model_name_or_path": chosen.gguf.parent, "gguf_file": chosen.gguf.name}
     tokenizer = transformers.AutoTokenizer.from_pretrained(**load)
-    model = transformers.AutoModelForCausalLM.from_pretrained(**load, dtype=getattr(torch, chosen.dtype)).eval()
+    dtype = getattr(torch, chosen.dtype)
+    model = transformers.AutoModelForCausalLM.from_pretrained(**load, dtype=dtype).eval()
     ids = tokenizer(chosen.text.read_text(), return_tensors="pt").input_ids
     ids = ids.repeat(1, chosen.tokens // ids.shape[1] + 1)[:, :chosen.tokens]
     before, last = ids[:, :-1], ids[:, -1:]
 
     context = tamis.Context()
     ways = [read_by_torch(model, "eager", before), read_by_torch(model, "sdpa", before),
-            read_by_tamis(model, "full", None, context, before),
-            read_by_tamis(model, "quest", chosen.budget, context, before)]
+            read_by_tamis(model, "full", None, chosen.cache, context, before),
+            read_by_tamis(model, "quest", chosen.budget, chosen.cache, context, before)]
     times = {way.name: [] for way in ways}
     texts = {way.name: [int(last)] for way in ways}
     for _ in range(chosen.rounds):
@@ -115,7 +118,8 @@ def main():
     print(f"\nquest read {read.kv_bytes_read / read.kv_bytes_full:.2f} of K and V")
     if chosen.json:
         chosen.json.write_text(json.dumps({"tokens": chosen.tokens, "budget": chosen.budget,
-                                           "milliseconds": {n: m * 1e3 for n, m in medians.items()}}, indent=1))
+                                           "milliseconds": {n: m * 1e3 for n, m in medians.items()}},
+                                          indent=1))
 
 
 if __name__ == "__main__":

@@ -14,29 +14,34 @@ selection (which pages a query reads) and an eviction (which tokens stay), and r
 >>> with plan.step(text) as step:
 ...     step.write(0, k, v)
 ...     step.attend(0, q, out)
->>> out.read().max(), len(text)
+>>> float(out.read().max()), len(text)
 (1.0, 1)
 
 `tamis.c` has the library itself, as cffi gives it: ``tamis.c.lib`` with every function and number of the
 headers by its name, and ``tamis.c.ffi``."""
 from . import c
 from .array import Array, empty, from_bf16, to_bf16
+from .batch import Event, Scheduler, SchedulerStats
+from .blend import (Blend, BlendCosts, BlendEngine, BlendLayerStats, BlendStats, BlendTier, Part, choose_tier,
+                    share_of)
 from .cache import Bounds, Cache, CacheStats, Prefixes, Sequence, SequenceStats
 from .device import Context, Device, devices, version
 from .errors import (ArgumentError, DamagedError, DeviceError, Error, FileError, FormatError, FullError,
                      NoDeviceError, NoMemoryError, StateError, UnsupportedError)
-from .plan import (NO_ROW, Attention, Counters, Evicted, Layer, Plan, PlanMemory, Rotation, Step, StepPages,
-                   Times)
+from .model import Architecture, AttentionRows, Model, ModelInfo, Run, Runner, architectures, load
+from .plan import (NO_ROW, Attention, Counters, Evicted, Layer, OpenStep, Plan, PlanMemory, Rotation, Step,
+                   StepPages, Times)
 from .policy import (H2O, TOVA, AdaKV, AnDPro, CriticalAdaKV, CriticalKV, DefensiveKV, Eviction, Full, Kept,
                      Knorm, Lists, Oracle, PyramidKV, Quest, Random, Selection, SnapKV, Streaming, Window,
                      eviction, selection)
-from .blend import (Blend, BlendCosts, BlendEngine, BlendLayerStats, BlendStats, BlendTier, Part, choose_tier,
-                    share_of)
-from .plan import OpenStep
 from .recording import record, record_id, record_prefix, record_sequence
+from .sampling import Sampler, Sampling
+from .saved import restore, save
+from .session import Session
 from .store import (Chunk, ChunkId, ChunkInfo, ChunkShape, Store, StoreFound, StoreStats, TierStats,
                     fingerprint_extend)
 from .trials import Trial, TrialFigures, read_trials, trial_passed, trial_path, write_trial
 from .view import View
+from .vocab import Vocab
 
 __version__ = version()

@@ -4,6 +4,7 @@
 Everything else in the package stands on this file. Every call releases the GIL (cffi)."""
 from __future__ import annotations
 
+import atexit
 import collections
 import os
 import pathlib
@@ -17,23 +18,12 @@ from ._c import ffi
 _FOLDER = pathlib.Path(__file__).absolute().parent / "lib"
 
 
-def _vendors_beside_python() -> None:
-    """Names the OpenCL drivers that pip has installed (the extra ``opencl``) to the ICD loader, which
-    looks into the system's folder alone."""
-    import sys
-
-    if any(os.environ.get(name) for name in ("OCL_ICD_FILENAMES", "OCL_ICD_VENDORS")):
-        return
-    library = pathlib.Path(sys.prefix) / "lib" / "libintelocl.so"
-    if library.exists():
-        os.environ["OCL_ICD_FILENAMES"] = str(library)
-
-
 def _load() -> Any:
-    _vendors_beside_python()
     # The model's library brings libtamis along, so that one handle has the symbols of both.
     for path in sorted(_FOLDER.glob("libtamis_model.so*")):
-        return ffi.dlopen(str(path))
+        # It stays until the process ends: threads of drivers may be in it when Python's end comes, and a
+        # leak in it has a name.
+        return ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_NODELETE)
     raise ImportError(f"no libtamis_model.so in {_FOLDER}: install tamis by pip, or see docs/python.md")
 
 
@@ -104,7 +94,7 @@ def function(name: str) -> Any:
 
 def text(pointer: Any) -> str:
     """A C string as str; bytes that are no UTF-8 become U+FFFD."""
-    return ffi.string(pointer).decode("utf-8", "replace")
+    return str(ffi.string(pointer).decode("utf-8", "replace"))
 
 
 def choice(what: str, name: Any, known: dict[str, int]) -> int:
@@ -177,6 +167,18 @@ class telling(callback):
         return True
 
 
+def _lost(kind: Any, value: BaseException, trace: Any) -> None:
+    error()
+    _local.raised = value
+
+
+def function_for_c(kind: str, call: Callable[..., Any], failed: Any = None) -> Any:
+    """`call`, whose body is ``with callback(): ...``, as a C function of a type; `failed` is what it answers
+    where an exception comes outside of that block: a signal's handler may raise as soon as `call` begins,
+    as Ctrl-C does. It travels as well."""
+    return ffi.callback(kind, call, error=failed, onerror=_lost)
+
+
 # ---- The end of objects ---------------------------------------------------------------------------
 
 
@@ -192,81 +194,81 @@ class Owner:
         self.context = NULL  # NULL before it is made and once it is destroyed
         self._process = os.getpid()
         self._thread = threading.get_ident()
-        self._lock = threading.RLock()  # over `context` and both queues; the collector may come in
-        self._waiting: collections.deque[Callable[[], bool]] = collections.deque()
-        # What each of those that wait still uses. That may be the context, which therefore holds this.
-        self._kept: Callable[[], Optional[collections.deque[Any]]] = lambda: None
+        self._lock = threading.RLock()  # over `context`; the collector may come in while it is held
+        self._waiting: collections.deque[tuple[Callable[[], bool], Any]] = collections.deque()
 
     @property
     def inherited(self) -> bool:
         """Whether this process is a child of the one that has the device."""
         return self._process != os.getpid()
 
-    def begin(self, context: Any) -> collections.deque[Any]:
-        """Of a context that has just been made. Python's object of it holds what is answered."""
-        kept: collections.deque[Any] = collections.deque()
-        self.context, self._kept = context, weakref.ref(kept)
-        return kept
+    def release(self, end: Callable[[], bool], keep: Any) -> None:
+        """Calls `end`, which answers whether it is done, behind those that wait, now or later; what `keep`
+        has of others lives until then."""
+        if self.inherited:
+            return
+        self._waiting.append((end, self._others(keep)))
+        if not self.context or threading.get_ident() == self._thread:
+            self._end_waiting()
+
+    def collect(self) -> None:
+        """Ends what waits. Each call that makes something or begins a step begins with it."""
+        self._thread = threading.get_ident()
+        if self._waiting and not self.inherited:
+            self._end_waiting()
 
     def end(self) -> None:
         """Ends what waits, before the context is destroyed."""
         with self._lock:
             self.context = NULL
-            ends = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        for end in ends:
-            end()
+        self._end_waiting()
 
-    def release(self, end: Callable[[], bool], keep: Any) -> None:
-        """Calls `end`, which answers whether it is done, now or later; `keep` lives until then."""
-        if self.inherited:
-            return
-        if threading.get_ident() != self._thread or not self._ended([(end, keep)]):
-            self._wait([(end, keep)])
+    def _others(self, keep: Any) -> Any:
+        """Without what belongs to the context: that would keep it, and is destroyed in its turn."""
+        if isinstance(keep, (tuple, list)):
+            return [self._others(part) for part in keep]
+        return None if getattr(getattr(keep, "context", keep), "_owner", None) is self else keep
 
-    def collect(self) -> None:
-        """Ends what waits. Each call that makes something or begins a step begins with it."""
-        self._thread = threading.get_ident()
-        if not self._waiting or self.inherited:
-            return
-        with self._lock:
-            kept = self._kept()
-            assert kept is not None  # by the context, of which something is being made
-            ends = [(self._waiting.popleft(), kept.popleft()) for _ in range(len(self._waiting))]
-        if not self._ended(ends):
-            self._wait(ends)
-
-    def _wait(self, ends: list[tuple[Callable[[], bool], Any]]) -> None:
-        with self._lock:
-            kept = self._kept()
-            if self.context and kept is not None:
-                kept.extend(keep for _, keep in ends)
-                self._waiting.extend(end for end, _ in ends)
-                return
-        for end, _ in ends:  # nobody uses the context any more
-            end()
-
-    def _ended(self, ends: list[tuple[Callable[[], bool], Any]]) -> bool:
-        """Calls each if this thread may, and takes away those that are done; whether that is all."""
+    def _end_waiting(self) -> None:
         with self._lock:
             context = self.context
             if context and (getattr(_local, "waits", 0) or lib.tamis_context_enter(context, NULL)):
-                return False
+                return
+        left = []
         try:
-            ends[:] = [pair for pair in ends if not pair[0]() and context]
+            while True:  # the collector may come in again, and takes the next
+                pair = self._waiting.popleft()
+                if not pair[0]() and context:
+                    left.append(pair)
+        except IndexError:
+            left = [pair for pair in left if not pair[0]()]  # of steps that have been given up now
         finally:
             lib.tamis_context_leave(context)
-        return not ends
+        self._waiting.extend(left)
 
 
 _CONTEXT = "tamis_context_destroy"
+_leaving = False
+
+
+def _at_exit() -> None:
+    """Where daemon threads are left, which may be in a call, the process ends without destroying anything."""
+    global _leaving
+    _leaving = threading.active_count() > 1
+
+
+weakref.finalize(_at_exit, int).detach()  # registers the finalisers' own function, so that it runs behind ours
+atexit.register(_at_exit)
 
 
 def _destroy(owner: Owner | None, name: str, handle: Any, keep: Any, now: bool = False) -> None:
-    def end(_: Any = keep) -> bool:  # which lives as long as this waits
-        getattr(lib, name)(handle)  # sets it to NULL
+    def end() -> bool:
+        pointer = ffi.new(ffi.typeof(handle), handle[0])
+        handle[0] = NULL  # no other thread begins a call on it while this waits
+        getattr(lib, name)(pointer)
         return True
 
-    if owner is not None and owner.inherited:
+    if _leaving or owner is not None and owner.inherited:
         handle[0] = NULL
     elif owner is None or now or name == _CONTEXT:
         if owner is not None and name == _CONTEXT:
@@ -282,6 +284,7 @@ class Object:
     another one uses the context is destroyed when that one makes something or begins a step."""
 
     _owner: Owner | None
+    _end: weakref.finalize[Any, Any] | None = None  # None: it belongs to another object, and ends with that
 
     def _take(self, owner: Owner | None, handle: Any, destroy: str, keep: Any = None) -> None:
         """Owns *handle, which `destroy` ends; `keep` lives at least as long."""
@@ -289,6 +292,11 @@ class Object:
         self._handle = handle
         self._keep = keep
         self._end = weakref.finalize(self, _destroy, owner, destroy, handle, keep)
+
+    def _collect(self) -> None:
+        """Ends what waits for that in its context: what makes something calls it."""
+        if self._owner is not None:
+            self._owner.collect()
 
     @property
     def _pointer(self) -> Any:
@@ -303,11 +311,13 @@ class Object:
         return not self._handle[0]
 
     def close(self) -> None:
-        """Destroys it now, after waiting for another thread that is in the context. Where other objects
-        were made from it, its memory is given back with the last of them. Not inside a callback, unless it
-        belongs to no context."""
+        """Destroys it now, after waiting for another thread that is in the context; none may be about to
+        call it. Where other objects were made from it, its memory is given back with the last of them. Not
+        inside a callback, unless it belongs to no context."""
         if getattr(_local, "depth", 0) and self._owner is not None:
             raise errors.StateError(f"a {type(self).__name__} cannot be closed inside a callback")
+        if self._end is None:
+            raise errors.StateError(f"this {type(self).__name__} is closed with what it belongs to")
         end = self._end.detach()
         if end is not None:
             owner, name, handle, keep = end[2]

@@ -36,16 +36,9 @@ _OF_CUDA = {"<f4": "f32", "<f2": "f16", "<i4": "i32", "|u1": "u8"}
 
 _FRESH, _USED = b"dltensor", b"used_dltensor"  # names of capsules, which must live as long as these
 _api = ctypes.pythonapi
-_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_api.PyCapsule_New.restype = ctypes.py_object
-_api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _Destructor]
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", _api))
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
-# For a capsule that is being destroyed, of which no reference may be made.
-_dying_is = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_dying_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", _api))
 
 
 class Foreign:
@@ -121,32 +114,14 @@ def _take_cuda(data: Any, interface: dict[str, Any]) -> Foreign:
 
 # ---- Ours for others ------------------------------------------------------------------------------
 
-_given: dict[int, tuple[Any, ...]] = {}  # what each tensor that others hold is made of
 
+def give(view: Any, dtype: str, device: tuple[int, int]) -> Any:
+    """A capsule of a NumPy array's memory, which keeps the array alive.
 
-@_Deleter
-def _forget(managed: Any) -> None:
-    _given.pop(ctypes.addressof(managed.contents), None)
-
-
-@_Destructor
-def _unused(capsule: int) -> None:
-    """A capsule that nobody has taken is destroyed: what it held goes with it."""
-    if _dying_is(capsule, _FRESH):
-        _given.pop(_dying_pointer(capsule, _FRESH), None)
-
-
-def give(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str,
-         device: tuple[int, int]) -> Any:
-    """A capsule of memory that `owner` keeps alive."""
-    managed = _Managed()
-    sizes = (ctypes.c_int64 * len(shape))(*shape)
-    steps = (ctypes.c_int64 * len(shape))(*strides)
-    code, bits = _TYPES[dtype]
-    managed.tensor = _Tensor(address, device[0], device[1], len(shape), _DataType(code, bits, 1),
-                             ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)),
-                             ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64)), 0)
-    managed.deleter = _forget
-    place = ctypes.addressof(managed)
-    _given[place] = (managed, sizes, steps, owner)
-    return _api.PyCapsule_New(place, _FRESH, _unused)
+    NumPy makes it, since what destroys a capsule that nobody has taken may run while an exception is
+    raised, where no Python may. Of NumPy's own it has all but the type and the device."""
+    capsule = view.__dlpack__()
+    tensor = ctypes.cast(_pointer(capsule, _FRESH), ctypes.POINTER(_Managed)).contents.tensor
+    tensor.dtype.code, tensor.dtype.bits = _TYPES[dtype]
+    tensor.device_type, tensor.device_id = device
+    return capsule

@@ -58,7 +58,7 @@ class _Handed(torch.Tensor):
         raise StateError(f"the model computes with K and V that are in a cache of tamis ({name}): its "
                          "attention is not all behind AttentionInterface, or tamis is not attached to it")
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **_: Any) -> str:
         return f"<K or V of a cache of tamis, {tuple(self.shape)}>"
 
 
@@ -80,14 +80,14 @@ def take(key: torch.Tensor, value: torch.Tensor) -> Optional[Rows]:
     return rows if rows is not None and rows.given[0] is key and rows.given[1] is value else None
 
 
-class _CacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class _CacheLayer(CacheLayerMixin):
     """One layer of a TamisCache."""
 
     is_sliding = False
     supports_early_init = False
 
     def __init__(self, owner: TamisCache, layer: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._owner = weakref.ref(owner)
         self._layer = layer
 
@@ -98,7 +98,7 @@ class _CacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return owner
 
     @property
-    def is_croppable(self) -> bool:  # type: ignore[override]
+    def is_croppable(self) -> bool:
         return self._cache.is_croppable
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:

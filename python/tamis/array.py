@@ -6,6 +6,7 @@ import weakref
 from typing import Any, Optional, Sequence as Seq
 
 import numpy
+from numpy import ndarray  # in Array numpy is a method
 
 from . import _core, _dlpack
 from ._c import ffi
@@ -37,7 +38,8 @@ def empty(shape: int | tuple[int, ...], dtype: Any = numpy.float32) -> numpy.nda
     size = int(numpy.prod(shape)) * dtype.itemsize
     memory = numpy.empty(size + ALIGNMENT, numpy.uint8)
     begin = -memory.ctypes.data % ALIGNMENT
-    return memory[begin:begin + size].view(dtype).reshape(shape)
+    aligned: ndarray = memory[begin:begin + size].view(dtype)
+    return aligned.reshape(shape)
 
 
 def name_of(dtype: Any) -> str:
@@ -56,33 +58,26 @@ class _Buffer(_core.Object):
         self._context = context
         self._foreign = foreign  # whose memory it is; None: its own
         self._arrays: weakref.WeakSet[Array] = weakref.WeakSet()  # whose tamis_rows name it
-        self._uses: weakref.WeakSet[_Use] = weakref.WeakSet()
+        self._views: weakref.WeakSet[_Memory] = weakref.WeakSet()
         self._take(context._owner, handle, "tamis_buffer_destroy", (foreign, context))
 
     def close(self) -> None:
-        uses = len(self._uses)
-        if uses and self._foreign is None:
-            raise StateError(f"NumPy views or DLPack tensors of this memory are left ({uses}): they would "
+        left = len(self._views)
+        if left and self._foreign is None:
+            raise StateError(f"NumPy views or DLPack tensors of this memory are left ({left}): they would "
                              "read what is no longer there")
         super().close()
         for array in self._arrays:
             array._rows.buffer = ffi.NULL
 
 
-class _Use:
-    """What keeps a buffer alive for others who look at its memory."""
-
-    def __init__(self, buffer: _Buffer) -> None:
-        self.buffer = buffer
-        buffer._uses.add(self)
-
-
-class _Memory(_Use):
-    """What NumPy holds as the base of a view."""
+class _Memory:
+    """What NumPy holds as the base of a view: it keeps the buffer alive."""
 
     def __init__(self, buffer: _Buffer, address: int, shape: tuple[int, ...], strides: tuple[int, ...],
                  dtype: numpy.dtype) -> None:
-        super().__init__(buffer)
+        self.buffer = buffer
+        buffer._views.add(self)
         self.__array_interface__ = {"version": 3, "data": (address, False), "shape": shape,
                                     "strides": strides, "typestr": dtype.str}
 
@@ -109,7 +104,7 @@ class Array:
         self.shape = shape
         self.dtype = dtype
         self.row_stride = row_stride
-        self._rows = None
+        self._rows: Any = None
         code = DTYPES[dtype][2]
         if code is not None:  # what plans and ops take; made once
             self._rows = ffi.new("tamis_rows *")
@@ -247,17 +242,18 @@ class Array:
     def _cuda(self) -> int:
         return int(_core.function("tamis_buffer_cuda")(self._buffer._pointer))
 
-    def numpy(self) -> numpy.ndarray:
+    def numpy(self) -> ndarray:
         """The memory itself as a NumPy array (bf16 as uint16), after waiting for what is enqueued. Raises
         UnsupportedError where the device has memory of its own; `read` copies there.
 
         Before it is used again after further calls, `Context.wait` must have returned."""
         self.context.wait()
-        data = lib.tamis_buffer_data(self._buffer._pointer)
-        if not data:
+        if not lib.tamis_buffer_data(self._buffer._pointer):
             raise UnsupportedError(f"{self.context.device.id} has memory of its own: use Array.read")
+        return self._view(self.address)
+
+    def _view(self, address: int) -> ndarray:
         item, dtype, _ = DTYPES[self.dtype]
-        address = int(ffi.cast("uintptr_t", data)) + self._offset
         strides = tuple(n * item for n in self._strides())
         return numpy.asarray(_Memory(self._buffer, address, self.shape, strides, dtype))
 
@@ -267,7 +263,7 @@ class Array:
             inner.append(inner[-1] * n)
         return (self.row_stride, *reversed(inner)) if len(self.shape) > 1 else (self.row_stride,)
 
-    def read(self) -> numpy.ndarray:
+    def read(self) -> ndarray:
         """A copy on the host (bf16 as uint16). Waits."""
         item, dtype, _ = DTYPES[self.dtype]
         out = numpy.empty(self.shape, dtype)
@@ -302,7 +298,7 @@ class Array:
                                          self._offset + row * self.row_stride * item,
                                          ffi.from_buffer(part), part.nbytes, error()))
 
-    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> numpy.ndarray:
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> ndarray:
         if copy is False:
             return self.numpy()
         out = self.read()
@@ -324,8 +320,7 @@ class Array:
         address = self.address
         if not address:
             raise UnsupportedError(f"{self.context.device.id} has memory that DLPack cannot name")
-        return _dlpack.give(_Use(self._buffer), address, self.shape, self._strides(), self.dtype,
-                            self.__dlpack_device__())
+        return _dlpack.give(self._view(address), self.dtype, self.__dlpack_device__())
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

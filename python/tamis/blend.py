@@ -365,7 +365,7 @@ class _Calls:
 
 def _copied(numbers: Any, n: int) -> numpy.ndarray:
     """uint32 [n] of the library's memory."""
-    return numpy.frombuffer(ffi.buffer(numbers, 4 * n), numpy.uint32).copy()
+    return numpy.array(numpy.frombuffer(ffi.buffer(numbers, 4 * n), numpy.uint32))
 
 
 def _status(call: _core.callback) -> int:

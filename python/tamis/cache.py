@@ -107,6 +107,8 @@ class Cache(_core.Object):
 
     _destroy_name = "tamis_cache_destroy"
 
+    _owner: _core.Owner
+
     def __init__(self, context: Context, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int,
                  capacity_tokens: int = 0, capacity_bytes: int = 0, dtype: str = "f16",
                  evict: Optional[Eviction] = None, page_size: int = 16,
@@ -206,7 +208,7 @@ class Sequence:
         self.cache = cache
         self.handle = handle
         cache._sequences[handle] = self
-        self._end = weakref.finalize(self, _remove, cache._owner, cache._handle, handle)
+        self._end = weakref.finalize(self, _remove, cache.context._owner, cache._handle, handle)
         self._end.atexit = False  # the cache's end is enough
 
     def __repr__(self) -> str:

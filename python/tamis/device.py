@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from . import _core
+from . import _core, _drivers
 from ._c import ffi
 from ._core import NULL, check, error, lib, text
 
@@ -54,6 +54,7 @@ def devices() -> list[Device]:
     >>> any(device.backend == "reference" for device in devices())
     True
     """
+    _drivers.find()
     count = ffi.new("size_t *")
     check(lib.tamis_device_list(NULL, 0, count, error()))
     infos = ffi.new("tamis_device_info[]", count[0])
@@ -117,11 +118,12 @@ class Context(_core.Object):
             keep.append(ffi.callback("tamis_build_fn", tell))
             params.build = keep[-1]
         params.allow_reference = 1
+        _drivers.find()
         handle = ffi.new("tamis_context **")
         check(lib.tamis_context_create(params, handle, error()))
         opened = True
+        owner.context = handle[0]
         self._take(owner, handle, "tamis_context_destroy", keep)
-        self._kept = owner.begin(handle[0])
         self._device = _device(lib.tamis_context_device(handle[0]))
         if self._device.backend == "reference" and not self._asked(device):
             warnings.warn(WITHOUT_DRIVER.format(reasons=" ".join(lines)), RuntimeWarning, stacklevel=2)

@@ -50,6 +50,8 @@ def plant(text: str, keys: int, seed: int = 0) -> tuple[str, dict[str, str]]:
     """
     if not 1 <= keys <= len(COLOURS):
         raise ArgumentError(f"{keys} keys: 1 to {len(COLOURS)} can be planted")
+    if "pass key is" in text:
+        raise ArgumentError("the text has a pass key already: " + text[text.index("pass key is"):][:30])
     lines = text.splitlines(keepends=True)
     numbers = random.Random(seed)
     planted = {colour: str(numbers.randint(10000, 99999)) for colour in COLOURS[:keys]}
@@ -70,7 +72,7 @@ def keys(model: Model, text: str, *, n_keys: int = 5, select: Selections = ("ful
     for chosen, evicts in _pairs(select, evict):
         with model.session(select=chosen, evict=evicts, **session) as asked:
             asked.read(planted_text)
-            kept = float(asked.sequence.lane_lengths().mean()) / asked.tokens_read
+            kept = asked.stats.slots / (model.info.n_layers * model.info.n_kv_heads * asked.tokens_read)
             found, times = 0, []
             for colour, key in planted.items():
                 begin = time.perf_counter()

@@ -69,7 +69,7 @@ def attach(model: Any, *, select: Union[str, Selection, None] = "quest", budget:
         raise StateError("tamis is attached to this model already: detach it first")
     chosen = selection(select)
     if budget is not None and chosen.kind != "full":
-        chosen = dataclasses.replace(chosen, budget=budget)  # type: ignore[type-var]
+        chosen = selection(chosen, budget=budget)
     implementation = _Implementation(model)
     try:
         implementation.set(NAME)
@@ -135,7 +135,7 @@ class _Buffer:
             self.array = self.context.empty((max(count, 16), self.heads * self.head_dim), self.dtype)
             if self.in_place:
                 with torch.inference_mode(False):
-                    self.tensor = torch.from_dlpack(self.array)  # type: ignore[attr-defined]
+                    self.tensor = torch.from_dlpack(self.array)
         if count not in self._slices:
             if len(self._slices) > 64:
                 self._slices = {}

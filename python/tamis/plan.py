@@ -74,7 +74,7 @@ class Rotation:
         if pairing not in _PAIRINGS:
             raise ArgumentError(f"pairing {pairing!r}: known are {', '.join(_PAIRINGS)}")
         frequencies = _shaped(frequencies, numpy.float64, (None,), "frequencies")
-        self.n_rot, self.pairing = 2 * len(frequencies), pairing
+        self.context, self.n_rot, self.pairing = context, 2 * len(frequencies), pairing
         self.table = context.empty(int(lib.tamis_rotation_bytes(self.n_rot)), "u8")
         check(lib.tamis_rotation_write_scaled(self._struct, ffi.from_buffer("double[]", frequencies),
                                               magnitude, error()))
@@ -696,7 +696,7 @@ class Step(OpenStep):
 
 
 def _shaped(data: Any, dtype: Any, shape: tuple[Optional[int], ...], what: str) -> numpy.ndarray:
-    data = numpy.ascontiguousarray(data, dtype)
-    if data.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, data.shape)):
-        raise ArgumentError(f"{what} of shape {data.shape}: it must be {shape}")
-    return data
+    array: numpy.ndarray = numpy.ascontiguousarray(data, dtype)
+    if array.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, array.shape)):
+        raise ArgumentError(f"{what} of shape {array.shape}: it must be {shape}")
+    return array

@@ -7,7 +7,7 @@ must not be 0 raises ArgumentError where it is."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Optional, Union
+from typing import Any, ClassVar, Optional, TypeVar, Union
 
 from ._c import ffi
 from ._core import check, error, lib
@@ -21,6 +21,9 @@ def _choice(owner: Any, name: str, value: str, known: dict[str, int]) -> int:
     if value not in known:
         raise ArgumentError(f"{type(owner).__name__}.{name} is {value!r}: known are {', '.join(known)}")
     return known[value]
+
+
+_Kind = TypeVar("_Kind", bound="_Policy")
 
 
 class _Policy:
@@ -377,13 +380,13 @@ def selection(of: Union[str, Selection, None], **fields: Any) -> Selection:
     """
     if of is None:
         of = "full"
-    if isinstance(of, Selection):
-        return dataclasses.replace(of, **fields) if fields else of  # type: ignore[type-var]
     if of == "quest-paper":
-        return dataclasses.replace(Quest.paper(), **fields)
-    if of not in SELECTIONS:
-        raise ArgumentError(f"selection {of!r}: known are {', '.join([*SELECTIONS, 'quest-paper'])}")
-    return _make(SELECTIONS[of], fields)
+        of = Quest.paper()
+    if not isinstance(of, Selection):
+        if of not in SELECTIONS:
+            raise ArgumentError(f"selection {of!r}: known are {', '.join([*SELECTIONS, 'quest-paper'])}")
+        of = SELECTIONS[of]()
+    return _with(of, fields)
 
 
 def eviction(of: Union[str, Eviction, None], **fields: Any) -> Optional[Eviction]:
@@ -396,19 +399,19 @@ def eviction(of: Union[str, Eviction, None], **fields: Any) -> Optional[Eviction
         if fields:
             raise ArgumentError(f"without an eviction there is no {next(iter(fields))}")
         return None
-    if isinstance(of, Eviction):
-        return dataclasses.replace(of, **fields) if fields else of  # type: ignore[type-var]
-    if of not in EVICTIONS:
-        raise ArgumentError(f"eviction {of!r}: known are none, {', '.join(EVICTIONS)}")
-    return _make(EVICTIONS[of], fields)
+    if not isinstance(of, Eviction):
+        if of not in EVICTIONS:
+            raise ArgumentError(f"eviction {of!r}: known are none, {', '.join(EVICTIONS)}")
+        of = EVICTIONS[of]()
+    return _with(of, fields)
 
 
-def _make(kind: Any, fields: dict[str, Any]) -> Any:
-    known = [field.name for field in dataclasses.fields(kind)]
+def _with(policy: _Kind, fields: dict[str, Any]) -> _Kind:
+    known = [field.name for field in dataclasses.fields(policy)]  # type: ignore[arg-type]
     for name in fields:
         if name not in known:
-            raise ArgumentError(f"{kind.kind} has no {name!r}: it has {', '.join(known) or 'no fields'}")
-    return kind(**fields)
+            raise ArgumentError(f"{policy.kind} has no {name!r}: it has {', '.join(known) or 'no fields'}")
+    return dataclasses.replace(policy, **fields) if fields else policy  # type: ignore[type-var]
 
 
 def check_selection(policy: Selection, page_size: int) -> None:

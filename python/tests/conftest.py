@@ -2,6 +2,7 @@
 """What tests of the package share: devices, contexts on them, and the repository's test data."""
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 from typing import Any, Callable, Iterator
@@ -22,6 +23,12 @@ def devices() -> list[str]:
 
 
 DEVICES = devices()
+
+
+def pytest_unconfigure() -> None:
+    """What is left in circles ends here: stores do not at the interpreter's end, and a sanitizer would see
+    leaks."""
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,8 @@ def test_there_is_no_such_device() -> None:
     (lambda cache: cache.plan(max_context=1 << 32), "max_context is 4294967296"),
     (lambda cache: cache.plan(max_context=64, attention=tamis.Attention(chunk=-5)), "chunk is -5"),
     (lambda cache: cache.plan(max_context=64).step(cache.add(), [-3]), r"rows are \[-3\]"),
-    (lambda cache: cache.plan(max_context=64).step(cache.add(), 2, parents=[-3, 0]), r"parents are \[-3, 0\]"),
+    (lambda cache: cache.plan(max_context=64).step(cache.add(), 2, parents=[-3, 0]),
+     r"parents are \[-3, 0\]"),
     (lambda cache: cache.add().truncate(-4), "-4"),
     (lambda cache: tamis.Quest(budget=-7)._struct(), "Quest.budget is -7"),
     (lambda cache: tamis.AdaKV(floor="a")._struct(), "AdaKV.floor is 'a'"),  # type: ignore[arg-type]

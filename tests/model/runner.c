@@ -508,6 +508,108 @@ static void test_observer(void **state) {
     free(o);
 }
 
+#define READ_HEADS 2  /* KV heads of needle.gguf */
+#define READ_PAGES 16 /* most of a lane */
+#define READ_FIRST 150
+#define READ_OTHER 40 /* within the budget */
+
+/* Which pages the rows of a step of two sequences have read, and what was attended. */
+typedef struct reads {
+    observed seen;
+    uint32_t n[SEEN_LAYERS][SEEN_ROWS][READ_HEADS];
+    uint32_t pages[SEEN_LAYERS][SEEN_ROWS][READ_HEADS][READ_PAGES];
+} reads;
+
+static void read_row(rig *r, tamis_plan *plan, uint32_t row, uint32_t head, uint32_t *pages,
+                     uint32_t *n) {
+    RIG_OK(r, tamis_plan_read_selected(plan, row, head, pages, READ_PAGES, n, &r->error));
+    assert_in_range(*n, 1, READ_PAGES);
+}
+
+static tamis_status observe_reads(void *user, const tamis_attention_rows *rows,
+                                  tamis_error *error) {
+    reads *to = user;
+    rig *r = to->seen.r;
+    for (uint32_t row = 0; row < rows->n_rows; row++)
+        for (uint32_t h = 0; h < READ_HEADS; h++)
+            read_row(r, tamis_runner_plan(r->runner), row, h, to->pages[rows->layer][row][h],
+                     &to->n[rows->layer][row][h]);
+    return observe(&to->seen, rows, error);
+}
+
+static tamis_rows rows_with(rig *r, const float *values, uint64_t elements, tamis_buffer **buffer) {
+    const uint64_t bytes = elements * sizeof *values;
+    RIG_OK(r, tamis_buffer_create(r->context, bytes, buffer, &r->error));
+    RIG_OK(r, tamis_buffer_write(*buffer, 0, values, bytes, &r->error));
+    return (tamis_rows){.buffer = *buffer, .dtype = TAMIS_F32};
+}
+
+/* Attends in an open step of a plan of the test's own what the observer was shown of a layer. */
+static void attend_again(rig *r, tamis_plan *plan, const reads *seen, uint32_t layer) {
+    const tamis_model_info *info = tamis_model_describe(r->model);
+    const uint64_t wide = 2u * info->n_heads * info->head_dim;
+    const uint64_t narrow = 2u * info->n_kv_heads * info->head_dim;
+    tamis_buffer *held[4];
+    const tamis_rows q = rows_with(r, seen->seen.q[layer], wide, &held[0]),
+                     k = rows_with(r, seen->seen.k[layer], narrow, &held[1]),
+                     v = rows_with(r, seen->seen.v[layer], narrow, &held[2]),
+                     out = rows_with(r, seen->seen.out[layer], wide, &held[3]);
+    RIG_OK(r, tamis_plan_write(plan, layer, &k, &v, &r->error));
+    RIG_OK(r, tamis_plan_attend(plan, layer, &q, &out, &r->error));
+    RIG_OK(r, tamis_context_wait(r->context, &r->error));
+    for (int i = 0; i < 4; i++)
+        tamis_buffer_destroy(&held[i]);
+}
+
+/* An observer reads the lists that a plan gives behind an attend of the same rows over the same pages. */
+static void test_observer_reads(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[READ_FIRST + 2];
+    uint32_t fewer = 0;
+    tamis_plan *plan = NULL;
+    tamis_plan_params params;
+    rig_params p = {.file = "needle.gguf", .max_sequences = 2, .max_rows = SEEN_ROWS};
+    reads *seen = calloc(1, sizeof *seen);
+    assert_non_null(seen);
+    tamis_selection_default(TAMIS_SELECT_QUEST, &p.selection);
+    p.selection.budget = 64;
+    rig_open(&r, &p);
+    rig_text(&r, tokens, READ_FIRST + 2);
+    const tamis_model_info *info = tamis_model_describe(r.model);
+    assert_int_equal(info->n_kv_heads, READ_HEADS);
+    tamis_sequence a[] = {rig_add(&r), rig_add(&r)}, forks[2];
+    seen->seen.r = &r;
+    seen->seen.fail_layer = UINT32_MAX;
+    tamis_runner_observe(r.runner, observe_reads, seen);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a[0], tokens, READ_FIRST, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a[1], tokens, READ_OTHER, NULL, &r.error));
+    for (int i = 0; i < 2; i++)
+        RIG_OK(&r, tamis_cache_fork(r.cache, a[i], &forks[i], &r.error));
+    RIG_OK(&r, tamis_runner_decode(r.runner, a, 2, tokens + READ_FIRST, NULL, &r.error));
+    tamis_plan_get_params(tamis_runner_plan(r.runner), &params);
+    RIG_OK(&r, tamis_plan_create(r.cache, &params, &plan, &r.error));
+    const tamis_step step = {.sequences = forks, .count = 2};
+    RIG_OK(&r, tamis_plan_step_begin(plan, &step, &r.error));
+    for (uint32_t layer = 0; layer < info->n_layers; layer++) {
+        attend_again(&r, plan, seen, layer);
+        for (uint32_t i = 0; i < 2 * READ_HEADS; i++) {
+            uint32_t pages[READ_PAGES], n;
+            const uint32_t row = i / READ_HEADS, h = i % READ_HEADS;
+            read_row(&r, plan, row, h, pages, &n);
+            assert_int_equal(n, seen->n[layer][row][h]);
+            assert_memory_equal(pages, seen->pages[layer][row][h], n * sizeof *pages);
+            fewer += row == 0 && n < READ_FIRST / 16;
+            if (row == 1) assert_int_equal(n, READ_OTHER / 16 + 1);
+        }
+    }
+    assert_int_equal(fewer, info->n_layers * READ_HEADS);
+    RIG_OK(&r, tamis_plan_step_end(plan, &r.error));
+    tamis_plan_destroy(&plan);
+    rig_close(&r);
+    free(seen);
+}
+
 /* An observer that fails ends the step with its status, and with its reason if it gives one: the
  * sequence is as it was before. */
 static void test_observer_fails(void **state) {
@@ -649,6 +751,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_longest_context),
         cmocka_unit_test(test_mutants),
         cmocka_unit_test(test_observer),
+        cmocka_unit_test(test_observer_reads),
         cmocka_unit_test(test_observer_fails),
         cmocka_unit_test(test_evict_fails),
     };

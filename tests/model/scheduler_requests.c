@@ -51,8 +51,8 @@ typedef struct asked {
     told told, reads; /* what it was told, and what it reads alone */
 } asked;
 
-/* The runner that the observer watches. Observers must not call the plan; this one reads what the plan has
- * listed, which changes nothing. With an observer the fused launches of a layer are not taken. */
+/* The runner that the observer watches. Beside what observers may read, this one reads lengths of lanes, which
+ * changes nothing. With an observer the fused launches of a layer are not taken. */
 static rig *watched;
 static tamis_sequence watched_sequence;
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What CMake makes of its options: the tests without pkg-config, the GPUs that nvcc compiles for, an
-# nvcc that is missing, the library without the store or the model; and which commit a build says that
-# it is of. A script stands in for nvcc; nothing is built.
+# nvcc that is missing, the library without the store, the model or the Python package; and which commit
+# a build says that it is of. A script stands in for nvcc; nothing is built.
 # Usage: test_configure.sh TREE
 set -u
 tree=$1
@@ -65,9 +65,13 @@ expect 'a build without cJSON' grep 'Command line: left out, there is no cJSON' 
 expect 'a build without cmocka' grep 'Tests: left out, there is no cmocka' "$work/$name.log"
 expect 'a build without xxHash' grep 'Store of chunks: left out, there is no xxHash' "$work/$name.log"
 expect 'no store' lacks bare_auto lib/store/
+expect 'a build without the store' grep 'Python package: left out, there is no store' "$work/$name.log"
+configure no_cffi -DTAMIS_NVCC=OFF -DTAMIS_PYTHON=/bin/false
+expect 'a build without cffi' grep 'Python package: left out, there is no cffi' "$work/$name.log"
+expect 'no Python package' lacks no_cffi tamis/_c.py
 expect 'a library without all of them' options bare_auto libtamis.so
 expect 'no command line' lacks bare_auto tamis_cli
-for part in STORE TOOLS TESTS; do
+for part in STORE TOOLS TESTS PYTHON_PACKAGE; do
     ! configure "bare_$part" -DTAMIS_$part=ON -DTAMIS_NVCC=OFF "$bare"
     expect "$part that cannot be: an error" test $? = 0
     expect "$part that cannot be" grep "TAMIS_$part=ON: there is no " "$work/$name.log"
@@ -77,6 +81,7 @@ expect 'what is there by itself' configure auto -DTAMIS_TOOLS=AUTO -DTAMIS_TESTS
 expect 'the command line' options auto tamis_cli
 expect 'the tests' options auto test-api-steps
 expect 'the store' options auto lib/store/disk.c
+expect 'the Python package' options auto tamis/_c.py
 expect 'the redis tier' options auto lib/store/redis.c
 expect 'hiredis' options auto -lhiredis
 expect 'a store without a server' configure local -DTAMIS_REDIS=OFF -DTAMIS_NVCC=OFF

@@ -205,7 +205,8 @@ typedef struct tamis_attention_rows {
 } tamis_attention_rows;
 
 /* Called in every layer of every step after its attention was enqueued, while the runner's step is
- * open. It may read the buffers (which waits) and must not call the runner, its plan or its cache.
+ * open. It may read the buffers and, by tamis_plan_read_selected of the runner's plan, which pages the
+ * rows have read in this layer; both wait. Else it must not call the runner, its plan or its cache.
  * A status other than OK ends the step, which fails with that status. */
 typedef tamis_status (*tamis_runner_observer)(void *user, const tamis_attention_rows *rows,
                                               tamis_error *error);
