@@ -395,7 +395,8 @@ class Attached:
                 self._end(now)
             return out
         except BaseException:
-            self.settle()
+            if self._pass is None or self._pass.thread == threading.get_ident():
+                self.settle()
             raise
 
     def _run(self, now: _Pass, rows: Rows, query: torch.Tensor) -> torch.Tensor:
