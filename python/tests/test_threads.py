@@ -341,8 +341,9 @@ time.sleep(0.05)""" for call in ("wait()", "read_bandwidth(1 << 24)")),
     "; thread.start(); thread.join(); made.append(made[0].plan())",
 ], ids=["open step", "loop", "view", "waiting daemon", "reading daemon", "another thread's"])
 def test_a_process_ends_in_peace(device: str, leave: str) -> None:
-    if device == "cuda" and "daemon" in leave:
-        pytest.skip("the tests' driver reports what is left")
+    if device != "reference" and "daemon" in leave:
+        pytest.skip("a process that ends while a thread is in a driver is that driver's matter: PoCL crashes "
+                    "at times, and the tests' CUDA driver reports what is left")
     script(leave + "\nprint('end')\n", device, leaves="daemon" in leave)
 
 

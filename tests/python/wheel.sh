@@ -37,6 +37,11 @@ OCL_ICD_VENDORS=$work/none "$python" "$installed" "$work/env" reference
 pocl=/etc/OpenCL/vendors/pocl.icd
 if [ -e "$pocl" ]; then
     OCL_ICD_VENDORS=$pocl "$python" "$installed" "$work/env" opencl
+    answers=$(cd "$tree" && OCL_ICD_VENDORS=$pocl "$python" python/examples/five_lines.py)
+    case $answers in
+    *48213*30582*) ;; # the keys that stand in the text
+    *) echo "FAIL five_lines.py answers: $answers"; exit 1 ;;
+    esac
 fi
 "$python" -m pytest -q -p no:cacheprovider --ignore="$tree/python/tests/hf" "$tree/python/tests"
 
