@@ -69,8 +69,8 @@ class Passed:
            softcap: Optional[float]) -> Passed:
         """Raises UnsupportedError for a mask that is not from `_mask`, or not causal."""
         if not isinstance(mask, Mask):
-            raise UnsupportedError(f"layer {rows.layer} gets a mask that transformers' masking_utils have not "
-                                   f"made ({type(mask).__name__}): tamis takes attention_mask as [batch]"
+            raise UnsupportedError(f"layer {rows.layer} gets a mask that transformers' masking_utils have "
+                                   f"not made ({type(mask).__name__}): tamis takes attention_mask as [batch]"
                                    "[tokens]")
         if not mask.causal:
             raise UnsupportedError(f"layer {rows.layer} gets a mask that is not a causal one: tamis attends "
@@ -136,6 +136,13 @@ class Shape:
         self.layers: list[LayerShape] = []
         self.far = 1
 
+    def said(self, name: str) -> Any:
+        """What the config says; None where it says nothing, or something else for each layer."""
+        try:
+            return getattr(self.config, name, None)
+        except Exception:  # of configs whose layers differ
+            return None
+
     def check(self) -> None:
         """A forward pass may come."""
 
@@ -154,19 +161,19 @@ class Shape:
         parameters = inspect.signature(type(model).forward).parameters
         options: dict[str, Any] = {"use_cache": True, cache_keyword(model): TamisCache(shape)}
         if "position_ids" in parameters:
-            most = int(getattr(shape.config, "max_position_embeddings", None) or 2)
+            most = int(shape.said("max_position_embeddings") or 2)
             shape.far = max(min(_FAR, most // 2), 1)
             options["position_ids"] = torch.tensor([[0, shape.far]])
         try:
             own = DynamicCache(config=shape.config).layers
             for number, kept in enumerate(own):
                 if type(kept) not in (DynamicLayer, DynamicSlidingWindowLayer):
-                    raise UnsupportedError(f"layer {number} has a {type(kept).__name__} in transformers' cache: "
-                                           "tamis keeps K and V alone")
+                    raise UnsupportedError(f"layer {number} has a {type(kept).__name__} in transformers' "
+                                           "cache: tamis keeps K and V alone")
             with torch.no_grad():
                 model(input_ids=torch.ones((1, 2), dtype=torch.int64), **options)
         except Error as reason:
-            latent = "latent attention: " if getattr(shape.config, "kv_lora_rank", None) is not None else ""
+            latent = "latent attention: " if shape.said("kv_lora_rank") is not None else ""
             raise UnsupportedError(f"{shape.name}: {latent}{reason}") from reason
         except Exception as reason:
             raise UnsupportedError(f"{shape.name} does not run with a cache and an attention of tamis: "

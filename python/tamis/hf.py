@@ -76,7 +76,7 @@ def attach(model: Any, *, select: Union[str, Selection, None] = "quest", budget:
         shape = Shape.of(model)
         context = device if isinstance(device, Context) else Context(device)
         if max_context is None:
-            max_context = min(int(getattr(shape.config, "max_position_embeddings", None) or 32768), 32768)
+            max_context = min(int(shape.said("max_position_embeddings") or 32768), 32768)
         return Attached(model, shape, context, implementation, chosen, eviction(evict), max_context,
                         max_sequences, max_context if capacity_tokens is None else capacity_tokens, dtype,
                         reads)
@@ -383,7 +383,7 @@ class Attached:
             if (sinks is None) != (layer.sinks is None):
                 raise UnsupportedError(f"layer {rows.layer} has sink logits at times")
             if rows.layer == 0:
-                if options.get("output_attentions") or getattr(self.shape.config, "output_attentions", False):
+                if options.get("output_attentions") or self.shape.said("output_attentions"):
                     raise UnsupportedError("output_attentions: tamis computes no attention weights")
                 now = self._begin(rows.cache, query.shape[0], query.shape[2], mask)
             assert now is not None
