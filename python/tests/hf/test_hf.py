@@ -2,6 +2,7 @@
 """tamis.hf beside transformers' own attention and cache, on small models with random weights.
 architectures.py goes through all architectures."""
 import copy
+import dataclasses
 import functools
 import gc
 import os
@@ -388,6 +389,12 @@ def test_what_is_refused(context):
             forward(ids)
         model.eval()
         generate(model, ids, 2)  # and it goes on
+        handle = model.model.layers[1].self_attn.register_forward_pre_hook(lambda _, args, options: (args, {
+            **options, "attention_mask": dataclasses.replace(options["attention_mask"], padding=padded > 0)}),
+            with_kwargs=True)
+        with pytest.raises(tamis.UnsupportedError, match="layer 1 has another padding"):
+            forward(ids)
+        handle.remove()
         model.model.layers[1].self_attn.scaling *= 2
         with pytest.raises(tamis.UnsupportedError, match="layer 1 passes scale 0.25, 0.125 when"):
             forward(ids)
@@ -403,6 +410,7 @@ def test_what_is_refused(context):
      "latent attention"),
     ("Qwen3Next", {"num_experts": 4}, "LinearAttentionLayer"),
     ("Gemma4Text", {}, "layers differ in"),
+    ("Moshi", {"sliding_window": 16}, "has a mask of local size 0, but transformers keeps 16 tokens"),
     ("T5Gemma", {}, "encoder-decoder"),
 ], ids=lambda value: value if isinstance(value, str) and value[0].isupper() else "")
 def test_models_that_are_refused(context, kind, fields, reason):
@@ -529,6 +537,31 @@ def test_another_thread_in_between(context):
             generate(model, ids, 5)
         assert torch.equal(found[0], own)
         assert torch.equal(generate(model, ids, 5), own)
+
+
+def test_another_thread_stops_in_the_same_cache(context):
+    """Its pass is at the layer that comes next here, and is not gone on with."""
+    model, ids = make("llama"), ids_of(tokens=40)
+    own = generate(model, ids, 5)
+
+    def forward():
+        with torch.no_grad():
+            model(ids[:, 30:], use_cache=True, **{reader._keyword: cache})
+
+    def stop(*_):
+        if threading.current_thread() is not threading.main_thread():
+            raise InterruptedError
+        thread = threading.Thread(target=lambda: pytest.raises(InterruptedError, forward))
+        thread.start()
+        thread.join()
+
+    with tamis.hf.attach(model, select="full", device=context) as reader:
+        cache = reader.read(ids[:, :30])
+        handle = model.model.layers[2].register_forward_pre_hook(stop)
+        with pytest.raises(tamis.StateError, match="threads take turns"):
+            forward()
+        handle.remove()
+        assert torch.equal(generate(model, ids, 5, past_key_values=cache), own)
 
 
 def test_modes(context):
